@@ -82,6 +82,12 @@ struct Cut {
     key: u128,
 }
 
+/// A prefix of a prompt, and the ids that it has.
+struct PrefixLength {
+    key: u128,
+    len_tokens: usize,
+}
+
 impl PrefixCache {
     /// A cache for the texts of one tokenizer; `seed` should be random.
     pub fn new(tokenizer: &dyn Tokenize, limits: CacheLimits, seed: u64) -> Self {
@@ -118,7 +124,7 @@ impl PrefixCache {
         let mut kept = Vec::with_capacity(CUTS_KEPT);
         for cut in cuts.get(first_kept..).unwrap_or_default() {
             encode_piece(tokenizer, piece(text, start, cut.end), &mut tokens)?;
-            kept.push((cut.key, tokens.len()));
+            kept.push(PrefixLength { key: cut.key, len_tokens: tokens.len() });
             start = cut.token_start;
         }
         encode_piece(tokenizer, piece(text, start, text.len()), &mut tokens)?;
@@ -187,14 +193,14 @@ impl State {
         Some(Arc::clone(&stored.tokens))
     }
 
-    fn store(&mut self, tokens: Arc<[u32]>, kept: &[(u128, usize)], limit_tokens: usize) {
+    fn store(&mut self, tokens: Arc<[u32]>, kept: &[PrefixLength], limit_tokens: usize) {
         self.clock += 1;
         let prompt = self.clock;
         self.stats.tokens += tokens.len();
-        for (key, len_tokens) in kept {
+        for PrefixLength { key, len_tokens } in kept {
             self.prefixes.insert(*key, Prefix { prompt, len_tokens: *len_tokens });
         }
-        let keys = kept.iter().map(|(key, _)| *key).collect();
+        let keys = kept.iter().map(|prefix| prefix.key).collect();
         self.prompts.insert(prompt, Stored { tokens, used: self.clock, keys });
         self.order.insert(self.clock, prompt);
         while self.stats.tokens > limit_tokens {

@@ -156,17 +156,12 @@ fn passes_content(nodes: &[Node<'_, '_>], at: usize, name: &str, messages: &BTre
     let Some(Node::Stmt { stmt: Stmt::Macro(it), .. }) = nodes.get(at) else { return false };
     let Some(place) = it.args.iter().position(|arg| name_of(arg) == Some(name)) else { return false };
     nodes.iter().any(|node| match node {
-        Node::Expr { expr: Expr::Call(call), .. } => call_passes(call, it, (place, name), messages),
+        Node::Expr { expr: Expr::Call(call), .. } => call_passes(call, it, place, name, messages),
         _ => false,
     })
 }
 
-fn call_passes(
-    call: &Call<'_>,
-    it: &Macro<'_>,
-    (place, name): (usize, &str),
-    messages: &BTreeSet<&str>,
-) -> bool {
+fn call_passes(call: &Call<'_>, it: &Macro<'_>, place: usize, name: &str, messages: &BTreeSet<&str>) -> bool {
     use minijinja::machinery::ast::CallArg;
     if name_of(&call.expr) != Some(it.name) {
         return false;

@@ -122,7 +122,7 @@ fn write_quoted(out: &mut String, text: &str) -> Option<()> {
 /// Methods of strings and dicts that minijinja leaves to the embedder.
 pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match (value.as_str(), value.kind()) {
-        (Some(text), _) => string_method(state, (value, text), name, args),
+        (Some(text), _) => string_method(state, value, text, name, args),
         (None, ValueKind::Map) if DICT_METHODS.contains(&name) => {
             pycompat::unknown_method_callback(state, value, name, args)
         }
@@ -132,15 +132,16 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
 
 fn string_method(
     state: &mut State,
-    (value, text): (&Value, &str),
+    value: &Value,
+    text: &str,
     name: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
     charge(state, text.len())?;
     match name {
-        "strip" => strip(text, args, (true, true)),
-        "lstrip" => strip(text, args, (true, false)),
-        "rstrip" => strip(text, args, (false, true)),
+        "strip" => strip(text, args, Ends::Both),
+        "lstrip" => strip(text, args, Ends::Left),
+        "rstrip" => strip(text, args, Ends::Right),
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
             Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)))
@@ -158,32 +159,40 @@ fn string_method(
     }
 }
 
-fn strip(text: &str, args: &[Value], ends: (bool, bool)) -> Result<Value, Error> {
+/// The ends of a text that are stripped.
+#[derive(Clone, Copy, PartialEq)]
+enum Ends {
+    Left,
+    Right,
+    Both,
+}
+
+fn strip(text: &str, args: &[Value], ends: Ends) -> Result<Value, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
     Ok(Value::from(stripped(text, chars, ends)))
 }
 
-fn stripped<'a>(text: &'a str, chars: Option<&str>, (left, right): (bool, bool)) -> &'a str {
+fn stripped<'a>(text: &'a str, chars: Option<&str>, ends: Ends) -> &'a str {
     let goes = |char: char| chars.map_or_else(|| is_space(char), |chars| chars.contains(char));
-    let text = if left { text.trim_start_matches(goes) } else { text };
-    if right { text.trim_end_matches(goes) } else { text }
+    let text = if ends == Ends::Right { text } else { text.trim_start_matches(goes) };
+    if ends == Ends::Left { text } else { text.trim_end_matches(goes) }
 }
 
 /// Python's method `str.rstrip()`.
 pub(super) fn rstrip(text: &str) -> &str {
-    stripped(text, None, (false, true))
+    stripped(text, None, Ends::Right)
 }
 
 /// Python's method `str.strip()`.
 pub(super) fn strip_both(text: &str) -> &str {
-    stripped(text, None, (true, true))
+    stripped(text, None, Ends::Both)
 }
 
 /// The `trim` filter: `str(value).strip(chars)`.
 pub(super) fn trim(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let text = string(state, value)?;
     let (chars,): (Option<&str>,) = from_args(&args)?;
-    Ok(stripped(&text, chars, (true, true)).to_owned())
+    Ok(stripped(&text, chars, Ends::Both).to_owned())
 }
 
 /// The `string` filter.

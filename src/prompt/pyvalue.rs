@@ -32,14 +32,14 @@ pub(super) fn from_json(json: serde_json::Value, allowance: &Arc<Allowance>) -> 
             Value::from_object(PyList(items, allowance.clone()))
         }
         serde_json::Value::Object(members) => {
-            dict(members.into_iter().map(|(key, json)| (key, from_json(json, allowance))))
+            let pairs = members.into_iter().map(|(key, json)| (key, from_json(json, allowance)));
+            dict(Value::from_pairs(pairs))
         }
     }
 }
 
-/// A `dict` of these members, in this order.
-fn dict(members: impl Iterator<Item = (String, Value)>) -> Value {
-    let map = Value::from_pairs(members);
+/// A `dict` of a map's members, in its order.
+fn dict(map: Value) -> Value {
     match map.as_object() {
         Some(object) => Value::from_object(PyDict(object.clone())),
         None => map,

@@ -121,7 +121,8 @@ pub fn ucm_paths() {
 
 fn lmcache_tags(params: &Value) -> String {
     let config = params["request_configs"].as_object();
-    lmcache::tags(config.into_iter().flatten().map(|(k, v)| (k.as_str(), text(v))))
+    let setting = |(name, value)| lmcache::RequestSetting { name, value: text(value) };
+    lmcache::tags(config.into_iter().flatten().map(|(k, v)| setting((k.as_str(), v))))
 }
 
 /// The 8 bytes of a hash that may be negative.

@@ -19,7 +19,14 @@ const INLINE_VALUE_BYTES: usize = 256;
 pub struct Edit {
     drop: SmallVec<[&'static str; 16]>,
     drop_prefix: SmallVec<[&'static str; 2]>,
-    set: SmallVec<[(&'static str, Bytes); 8]>,
+    set: SmallVec<[SetMember; 8]>,
+}
+
+/// A member that an edit sets.
+#[derive(Clone)]
+struct SetMember {
+    key: &'static str,
+    value: Bytes,
 }
 
 /// The edited text in pieces: shared slices of the original and the added text between them, in
@@ -54,16 +61,16 @@ impl Edit {
     /// value: it is written as it is. Setting a key again replaces the value and keeps its place.
     #[must_use]
     pub fn set(mut self, key: &'static str, value: Bytes) -> Self {
-        match self.set.iter_mut().find(|(name, _)| *name == key) {
-            Some(entry) => entry.1 = value,
-            None => self.set.push((key, value)),
+        match self.set.iter_mut().find(|member| member.key == key) {
+            Some(member) => member.value = value,
+            None => self.set.push(SetMember { key, value }),
         }
         self
     }
 
     fn removes(&self, key: &[u8]) -> bool {
         self.drop.iter().any(|name| name.as_bytes() == key)
-            || self.set.iter().any(|(name, _)| name.as_bytes() == key)
+            || self.set.iter().any(|member| member.key.as_bytes() == key)
             || self.drop_prefix.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
     }
 }
@@ -111,7 +118,7 @@ impl Cut<'_> {
         }
     }
 
-    fn add(&mut self, members: &[(&'static str, Bytes)], mut comma: bool) {
+    fn add(&mut self, members: &[SetMember], mut comma: bool) {
         if members.is_empty() {
             return;
         }
@@ -119,9 +126,10 @@ impl Cut<'_> {
         // result.
         self.flush();
         // Quotes, a colon and a comma; keys with escapes are rare.
-        let bytes = |(key, value): &(&str, Bytes)| key.len() + value.len().min(INLINE_VALUE_BYTES) + 4;
+        let bytes =
+            |SetMember { key, value }: &SetMember| key.len() + value.len().min(INLINE_VALUE_BYTES) + 4;
         let mut glue = Vec::with_capacity(members.iter().map(bytes).sum());
-        for (key, value) in members {
+        for SetMember { key, value } in members {
             if comma {
                 glue.push(b',');
             }
@@ -204,7 +212,7 @@ impl fmt::Debug for Edit {
         f.debug_struct("Edit")
             .field("drop", &self.drop)
             .field("drop_prefix", &self.drop_prefix)
-            .field("set", &self.set.iter().map(|(key, _)| *key).collect::<Vec<_>>())
+            .field("set", &self.set.iter().map(|member| member.key).collect::<Vec<_>>())
             .finish()
     }
 }

@@ -12,12 +12,21 @@ pub fn kv_rank(world: u32, rank: u32) -> u32 {
     (world << 24) | (rank << 16) | (world << 8) | rank
 }
 
+/// One member of a request's configuration for LMCache.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestSetting<'a> {
+    /// Its name, such as `lmcache.tag.user`.
+    pub name: &'a str,
+    /// Its value as text.
+    pub value: &'a str,
+}
+
 /// The tags of a request as they end a key: `@name%value` for each `lmcache.tag.{name}` of its
 /// configuration, in the order of the configuration.
 #[must_use]
-pub fn tags<'a>(request_config: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+pub fn tags<'a>(request_config: impl IntoIterator<Item = RequestSetting<'a>>) -> String {
     let mut out = String::new();
-    for (name, value) in request_config {
+    for RequestSetting { name, value } in request_config {
         if let Some(tag) = name.strip_prefix("lmcache.tag.") {
             for piece in ["@", tag, "%", value] {
                 out.push_str(piece);
@@ -48,7 +57,10 @@ mod tests {
 
     #[test]
     fn only_tags_end_the_key() {
-        assert_eq!(tags([("lmcache.tag.user", "u"), ("x", "1"), ("lmcache.tag.org", "o")]), "@user%u@org%o");
-        assert_eq!(tags([("x", "1")]), "");
+        let setting = |name, value| RequestSetting { name, value };
+        let [user, other, org] =
+            [setting("lmcache.tag.user", "u"), setting("x", "1"), setting("lmcache.tag.org", "o")];
+        assert_eq!(tags([user, other, org]), "@user%u@org%o");
+        assert_eq!(tags([other]), "");
     }
 }

@@ -143,6 +143,19 @@ impl<'a, H> PromptBlocks<'a, H> {
     }
 }
 
+/// Texts of a request that its keys have.
+#[derive(Clone, Copy, Default)]
+struct KeyTexts<'a> {
+    salt: &'a str,
+    tags: &'a str,
+}
+
+impl<'a> KeyTexts<'a> {
+    fn of<H>(prompt: &PromptBlocks<'a, H>) -> Self {
+        Self { salt: prompt.salt, tags: prompt.tags }
+    }
+}
+
 impl KeyProfile {
     /// Checks a configuration and binds its templates.
     ///
@@ -222,7 +235,7 @@ impl KeyProfile {
         self.load(&[hash], out)?;
         let start = out.end_tokens();
         out.covers(start.saturating_add(group.block_tokens), self.unit_tokens);
-        group.slots.iter().try_for_each(|slot| self.add(slot, start, ("", ""), out))
+        group.slots.iter().try_for_each(|slot| self.add(slot, start, KeyTexts::default(), out))
     }
 
     /// Adds the keys of all blocks of one group, block by block; nothing for a group that does not
@@ -240,7 +253,7 @@ impl KeyProfile {
         let Some(group) = self.groups.get(index) else { return Ok(()) };
         for (start, hashes) in self.blocks(group, prompt)? {
             self.load(hashes, out)?;
-            group.slots.iter().try_for_each(|slot| self.add(slot, start, (prompt.salt, prompt.tags), out))?;
+            group.slots.iter().try_for_each(|slot| self.add(slot, start, KeyTexts::of(prompt), out))?;
         }
         out.covers(self.aligned(prompt.prompt_tokens), self.unit_tokens);
         Ok(())
@@ -284,7 +297,7 @@ impl KeyProfile {
         for slot in group.asked.iter().filter_map(|i| group.slots.get(*i)) {
             for (start, hashes) in self.blocks(group, prompt)? {
                 self.load(hashes, out)?;
-                self.add(slot, start, (prompt.salt, prompt.tags), out)?;
+                self.add(slot, start, KeyTexts::of(prompt), out)?;
             }
         }
         Ok(())
@@ -323,7 +336,7 @@ impl KeyProfile {
         &self,
         slot: &Slot,
         start_tokens: u32,
-        (salt, tags): (&str, &str),
+        KeyTexts { salt, tags }: KeyTexts<'_>,
         out: &mut KeyBatch,
     ) -> Result<(), KeyError> {
         slot.keys.iter().try_for_each(|key| {
