@@ -129,7 +129,7 @@ pub async fn compare(
     today: Option<Today>,
 ) -> Parity {
     let mut parity = Parity { verdict: Verdict::Untested, compared: 0, skipped: BTreeMap::new() };
-    let whole = run(asker, (engine, model), prompter, today, &mut parity);
+    let whole = run(asker, EngineModel { engine, model }, prompter, today, &mut parity);
     if tokio::time::timeout(COMPARE_TIME, whole).await.is_err() {
         let seconds = COMPARE_TIME.as_secs();
         parity.verdict = Verdict::Unknown(format!("it was not done with the requests after {seconds} s"));
@@ -137,10 +137,17 @@ pub async fn compare(
     parity
 }
 
+/// An engine, and the model to ask for there; `None` for the engine's default.
+#[derive(Clone, Copy)]
+struct EngineModel<'a> {
+    engine: &'a Endpoint,
+    model: Option<&'a str>,
+}
+
 /// Goes through the requests up to the first difference.
 async fn run(
     asker: &Asker,
-    (engine, model): (&Endpoint, Option<&str>),
+    EngineModel { engine, model }: EngineModel<'_>,
     prompter: &Prompter,
     today: Option<Today>,
     parity: &mut Parity,

@@ -138,7 +138,7 @@ impl EngineTokenizer {
                 coming
             }
             Start::Lead(flight, coming) => {
-                self.launch(engine, body, (key, flight));
+                self.launch(engine, body, key, flight);
                 coming
             }
         };
@@ -173,7 +173,7 @@ impl EngineTokenizer {
         None
     }
 
-    fn launch(&self, engine: &Endpoint, body: Bytes, (key, flight): (u128, FlightLeader<Outcome>)) {
+    fn launch(&self, engine: &Endpoint, body: Bytes, key: u128, flight: FlightLeader<Outcome>) {
         let (asker, engine, state) = (self.asker.clone(), engine.clone(), self.state.clone());
         self.single_flight.run(async move {
             let answer = asker.ask(&engine, body).await;

@@ -45,14 +45,16 @@ impl Naming {
         model: Option<&str>,
         salt: Option<&str>,
     ) -> Result<Vec<BlockHash>, Reason> {
-        self.hashes_by(&self.hasher, (tokens, model, salt))
+        self.hashes_by(&self.hasher, tokens, model, salt)
     }
 
     /// The same by another hasher of this fleet.
     fn hashes_by(
         &self,
         hasher: &Hasher,
-        (tokens, model, salt): (&[u32], Option<&str>, Option<&str>),
+        tokens: &[u32],
+        model: Option<&str>,
+        salt: Option<&str>,
     ) -> Result<Vec<BlockHash>, Reason> {
         let lora = model.map_or(Ok(None), |model| self.adapter(hasher, model))?;
         Ok(hasher.hashes(tokens, BlockContext { lora, cache_salt: salt, ..BlockContext::default() }))
@@ -75,7 +77,7 @@ impl Naming {
         salt: Option<&str>,
     ) -> Result<Option<Vec<BlockHash>>, Reason> {
         let hasher = self.engine_hasher.as_ref();
-        hasher.map(|hasher| self.hashes_by(hasher, (tokens, model, salt))).transpose()
+        hasher.map(|hasher| self.hashes_by(hasher, tokens, model, salt)).transpose()
     }
 
     /// The adapter that a request's model is, if it is one.

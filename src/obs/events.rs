@@ -46,10 +46,10 @@ impl RankMeter {
     pub fn new(instance: &str, rank: u32, whats: &[&'static str]) -> RankMeter {
         let series = series(instance);
         let handles = series.clone();
-        handles.with(|| RankMeter::within(series, (instance, rank), whats))
+        handles.with(|| RankMeter::within(series, instance, rank, whats))
     }
 
-    fn within(series: Series, (instance, rank): (&str, u32), whats: &[&'static str]) -> RankMeter {
+    fn within(series: Series, instance: &str, rank: u32, whats: &[&'static str]) -> RankMeter {
         let labels = || [("engine", instance.to_owned()), ("rank", rank.to_string())];
         let blocks = |place: &'static str| {
             let [instance, rank] = labels();

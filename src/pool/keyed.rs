@@ -20,8 +20,12 @@ pub struct Keyed<S> {
     store: S,
 }
 
-/// Keys that were asked for, and what came back.
-type Answered = Vec<(u32, Placement)>;
+/// A key that was asked for, and what came back.
+struct AnsweredKey {
+    /// Index of the key in its batch.
+    index: u32,
+    placement: Placement,
+}
 
 /// The keys of a prompt, block by block in the order of its tokens.
 struct Blocks {
@@ -52,7 +56,7 @@ impl<S: KeyStore> Keyed<S> {
     /// Narrows down where presence ends, by at most `most` keys at a time.
     async fn sample(&self, keys: &KeyBatch, most: usize) -> Result<Presence, PoolError> {
         let blocks = Blocks::of(keys);
-        let mut answered: Answered = Vec::new();
+        let mut answered: Vec<AnsweredKey> = Vec::new();
         // Blocks before `low` are taken to be there; the one at `high` is not, or does not exist.
         let (mut low, mut high) = (0, blocks.len());
         while low < high {
@@ -80,7 +84,7 @@ impl<S: KeyStore> Keyed<S> {
     }
 
     /// As many exchanges as it takes, side by side.
-    async fn locate(&self, keys: &KeyBatch, indexes: &[u32]) -> Result<Answered, PoolError> {
+    async fn locate(&self, keys: &KeyBatch, indexes: &[u32]) -> Result<Vec<AnsweredKey>, PoolError> {
         let parts = indexes.chunks(self.store.batch_keys().max(1));
         let found = try_join_all(parts.map(|part| self.store.locate(keys, part))).await?;
         let found: Vec<Placement> = found.into_iter().flatten().collect();
@@ -88,7 +92,7 @@ impl<S: KeyStore> Keyed<S> {
             let counts = format!("{} answers to {} keys", found.len(), indexes.len());
             return Err(PoolError::Protocol(counts));
         }
-        Ok(indexes.iter().copied().zip(found).collect())
+        Ok(indexes.iter().zip(found).map(|(&index, placement)| AnsweredKey { index, placement }).collect())
     }
 }
 
@@ -138,12 +142,12 @@ fn start(keys: &KeyBatch, index: u32) -> u32 {
 }
 
 /// The token at which the first block starts that lacks one of the keys asked for.
-fn first_missing(keys: &KeyBatch, answered: &[(u32, Placement)]) -> Option<u32> {
-    answered.iter().filter(|(_, at)| !at.present).map(|(index, _)| start(keys, *index)).min()
+fn first_missing(keys: &KeyBatch, answered: &[AnsweredKey]) -> Option<u32> {
+    answered.iter().filter(|key| !key.placement.present).map(|key| start(keys, key.index)).min()
 }
 
 /// Presence that follows from the answers; keys that were not asked for count as present.
-fn presence(keys: &KeyBatch, answered: &[(u32, Placement)], sampled: bool) -> Presence {
+fn presence(keys: &KeyBatch, answered: &[AnsweredKey], sampled: bool) -> Presence {
     let missing = first_missing(keys, answered);
     let hit_tokens = keys.hit_before(missing);
     let mut near: SmallVec<[Near; 4]> = hosts(answered)
@@ -156,9 +160,9 @@ fn presence(keys: &KeyBatch, answered: &[(u32, Placement)], sampled: bool) -> Pr
 }
 
 /// The first few hosts that have anything.
-fn hosts(answered: &[(u32, Placement)]) -> SmallVec<[Arc<str>; 4]> {
+fn hosts(answered: &[AnsweredKey]) -> SmallVec<[Arc<str>; 4]> {
     let mut hosts: SmallVec<[Arc<str>; 4]> = SmallVec::new();
-    for place in answered.iter().flat_map(|(_, at)| &at.places) {
+    for place in answered.iter().flat_map(|key| &key.placement.places) {
         if !hosts.contains(&place.host) {
             hosts.push(place.host.clone());
             if hosts.len() == MAX_HOSTS {
@@ -170,10 +174,10 @@ fn hosts(answered: &[(u32, Placement)]) -> SmallVec<[Arc<str>; 4]> {
 }
 
 /// The leading blocks whose keys all have a replica on `host`.
-fn on_host(keys: &KeyBatch, answered: &[(u32, Placement)], host: Arc<str>, hit_tokens: u32) -> Near {
+fn on_host(keys: &KeyBatch, answered: &[AnsweredKey], host: Arc<str>, hit_tokens: u32) -> Near {
     let mut missing = hit_tokens;
     let mut tier = Tier::Hbm;
-    for (index, placement) in answered {
+    for AnsweredKey { index, placement } in answered {
         let start = start(keys, *index);
         if start >= missing {
             continue;

@@ -238,7 +238,7 @@ impl Fields<'_> {
         match name {
             Some("block_hashes") => {
                 let one = |reader: &mut Reader<'_>| hash(reader)?.ok_or(Malformed::Expected("hash"));
-                stored.hashes = list(reader, ("hashes", MAX_HASHES), one)?;
+                stored.hashes = list(reader, "hashes", MAX_HASHES, one)?;
                 self.has_hashes = true;
             }
             Some("parent_block_hash") => stored.parent = hash(reader)?,
@@ -273,7 +273,7 @@ impl Fields<'_> {
 
 fn events(reader: &mut Reader<'_>) -> Result<Vec<Event>, Malformed> {
     let mut left = MAX_HASHES;
-    list(reader, ("events", MAX_EVENTS), |reader| {
+    list(reader, "events", MAX_EVENTS, |reader| {
         let event = Event::decode(reader)?;
         left = left.checked_sub(event.hashes()).ok_or(Malformed::TooMany("hashes"))?;
         Ok(event)
@@ -282,7 +282,8 @@ fn events(reader: &mut Reader<'_>) -> Result<Vec<Event>, Malformed> {
 
 fn list<'a, T>(
     reader: &mut Reader<'a>,
-    (what, most): (&'static str, usize),
+    what: &'static str,
+    most: usize,
     mut each: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
 ) -> Result<Vec<T>, Malformed> {
     let count = reader.array_len()? as usize;
@@ -338,7 +339,7 @@ fn token_ids(reader: &mut Reader<'_>) -> Result<Vec<u32>, Malformed> {
     if matches!(ahead.item()?, Item::Array(_)) {
         // Four bytes for each one at hand, at most.
         let one = |reader: &mut Reader<'_>| small(reader)?.ok_or(Malformed::Expected("token id"));
-        return list(reader, ("token ids", usize::MAX), one);
+        return list(reader, "token ids", usize::MAX, one);
     }
     reader.skip()?;
     Ok(Vec::new())

@@ -70,6 +70,19 @@ pub struct Times {
     pub lost_ms: u64,
 }
 
+/// A data-parallel rank and what the index calls it.
+struct RankHolder {
+    rank: u32,
+    holder: HolderId,
+}
+
+/// A place in a batch: an event, and a hash of it.
+#[derive(Clone, Copy, Default)]
+struct Position {
+    event: usize,
+    hash: usize,
+}
+
 /// Listener to one engine. Dropping it removes its engine's blocks from the index.
 pub struct Watch {
     source: Arc<Source>,
@@ -80,7 +93,7 @@ pub struct Watch {
     /// Within a batch, of which others may have seen a part.
     taking: bool,
     /// Ranks seen so far.
-    holders: SmallVec<[(u32, HolderId); 1]>,
+    holders: SmallVec<[RankHolder; 1]>,
 }
 
 enum Round {
@@ -355,21 +368,17 @@ impl Watch {
 
     /// In pieces, between which others may read the index.
     async fn apply(&self, holder: HolderId, events: &[Event]) {
-        let mut at = (0, 0);
-        while at.0 < events.len() {
+        let mut at = Position::default();
+        while at.event < events.len() {
             at = self.apply_piece(holder, events, at);
             yield_now().await;
         }
     }
 
-    /// Takes in as much as one piece may be, from the hash `at.1` of the event `at.0` on. Returns
-    /// the position at which the next piece begins.
-    fn apply_piece(
-        &self,
-        holder: HolderId,
-        events: &[Event],
-        (mut event, mut hash): (usize, usize),
-    ) -> (usize, usize) {
+    /// Takes in as much as one piece may be, from `at` on. Returns the position at which the next
+    /// piece begins.
+    fn apply_piece(&self, holder: HolderId, events: &[Event], at: Position) -> Position {
+        let Position { mut event, mut hash } = at;
         let mut left = PIECE_HASHES;
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         while let Some(it) = events.get(event).filter(|_| left > 0) {
@@ -378,19 +387,19 @@ impl Watch {
             left = left.saturating_sub((end - hash).max(1));
             (event, hash) = if end == it.hashes() { (event + 1, 0) } else { (event, end) };
         }
-        (event, hash)
+        Position { event, hash }
     }
 
     fn holder(&mut self, rank: u32) -> Option<HolderId> {
-        if let Some((_, holder)) = self.holders.iter().find(|(it, _)| *it == rank) {
-            return Some(*holder);
+        if let Some(known) = self.holders.iter().find(|known| known.rank == rank) {
+            return Some(known.holder);
         }
         if self.holders.len() == MAX_RANKS {
             return None;
         }
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let holder = index.holder(self.source.instance, rank)?;
-        self.holders.push((rank, holder));
+        self.holders.push(RankHolder { rank, holder });
         Some(holder)
     }
 
@@ -402,7 +411,7 @@ impl Watch {
         self.cursor.forget();
         self.taking = false;
         self.status.set_complete(false);
-        for (_, holder) in &self.holders {
+        for RankHolder { holder, .. } in &self.holders {
             self.index.write().unwrap_or_else(PoisonError::into_inner).clear(*holder);
         }
         self.count_blocks();
@@ -411,25 +420,25 @@ impl Watch {
 
     fn count_blocks(&self) {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        let sizes = self.holders.iter().map(|(_, holder)| index.block_tokens(*holder));
+        let sizes = self.holders.iter().map(|of| index.block_tokens(of.holder));
         self.status.set_block_tokens(sizes.max().unwrap_or(0));
-        let held = self.holders.iter().map(|(_, holder)| index.held_blocks(*holder));
+        let held = self.holders.iter().map(|of| index.held_blocks(of.holder));
         let (own, pool) = held.fold((0, 0), |(own, pool), it| (own + it.0, pool + it.1));
         self.status.set_blocks(own, pool);
     }
 
     /// Gives its holders back, which have nothing any more.
-    fn release(&mut self) -> SmallVec<[(u32, HolderId); 1]> {
+    fn release(&mut self) -> SmallVec<[RankHolder; 1]> {
         let holders = std::mem::take(&mut self.holders);
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        holders.iter().for_each(|(_, holder)| index.release(*holder));
+        holders.iter().for_each(|of| index.release(of.holder));
         self.status.set_blocks(0, 0);
         holders
     }
 
     /// Gives back the memory of what was forgotten.
-    async fn sweep(&self, holders: &[(u32, HolderId)]) {
-        for (_, holder) in holders {
+    async fn sweep(&self, holders: &[RankHolder]) {
+        for RankHolder { holder, .. } in holders {
             while self.index.write().unwrap_or_else(PoisonError::into_inner).sweep(*holder, SWEEP_ENTRIES) {
                 yield_now().await;
             }
@@ -439,7 +448,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        for (_, holder) in self.release() {
+        for RankHolder { holder, .. } in self.release() {
             while self.index.write().unwrap_or_else(PoisonError::into_inner).sweep(holder, SWEEP_ENTRIES) {}
         }
     }

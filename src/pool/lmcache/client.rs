@@ -70,7 +70,7 @@ impl Lmcache {
         let answer = exchange(request).await?;
         let (directory, salt) = (self.settings.directory.clone(), question.salt.clone());
         let found =
-            aside(answer.len() > ASIDE_BYTES, move || directory.answer(&answer, &salt, (chunks, chunk)));
+            aside(answer.len() > ASIDE_BYTES, move || directory.answer(&answer, &salt, chunks, chunk));
         found.await?.map_err(|error| PoolError::Protocol(error.to_string()))
     }
 

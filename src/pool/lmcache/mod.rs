@@ -44,7 +44,8 @@ impl Directory {
         &self,
         body: &[u8],
         salt: &str,
-        (asked, chunk): (usize, usize),
+        asked: usize,
+        chunk: usize,
     ) -> Result<ChunkLookup, AnswerError> {
         match self.scope(salt) {
             None => controller::answer(body, chunk, asked),

@@ -7,7 +7,11 @@ use bytes::BytesMut;
 const KEYS: [&str; 3] = ["key-0", "key-1", "nope"];
 
 /// A question and its answer.
-type Exchange = (Vec<u8>, Vec<u8>);
+#[derive(Debug, PartialEq)]
+struct Exchange {
+    question: Vec<u8>,
+    answer: Vec<u8>,
+}
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(|byte| byte.is_ascii_hexdigit()).collect();
@@ -25,7 +29,7 @@ fn exchanges(capture: &str) -> Vec<Exchange> {
                 break;
             }
             let answer = lines.peek().and_then(|line| line.strip_prefix("< ")).unwrap();
-            found.push((bytes(question), bytes(answer)));
+            found.push(Exchange { question: bytes(question), answer: bytes(answer) });
         }
     }
     found
@@ -55,7 +59,12 @@ fn check_query(answer: &[u8], form: Form, ranks: [u32; 2]) {
     assert!(wire::query(&longer, form, 3).is_err());
 }
 
-fn check_exist((question, answer): &Exchange) {
+/// The exchange that begins a link.
+fn greeting() -> Exchange {
+    Exchange { question: wire::hello().to_vec(), answer: vec![0; wire::WELCOME_BYTES] }
+}
+
+fn check_exist(Exchange { question, answer }: &Exchange) {
     assert_eq!(wire::request(Op::Exist, 1, KEYS.into_iter()).as_ref(), Ok(question));
     let body = body(answer);
     assert_eq!(wire::exist(&body, 3), Ok(vec![true, true, false]));
@@ -68,15 +77,15 @@ fn check_exist((question, answer): &Exchange) {
 fn version_1_1_answers_the_plain_form_alone() {
     let found = exchanges(include_str!("../../../tests/captures/memcache-1.1.0.hex"));
     let [hello, exist, flagged, plain] = found.as_slice() else { panic!("{} exchanges", found.len()) };
-    assert_eq!(*hello, (wire::hello().to_vec(), vec![0; wire::WELCOME_BYTES]));
+    assert_eq!(*hello, greeting());
     check_exist(exist);
 
-    assert_eq!(wire::request(Op::Query(Form::Flagged), 2, KEYS.into_iter()).as_ref(), Ok(&flagged.0));
-    let empty = wire::query(&body(&flagged.1), Form::Flagged, 3);
+    assert_eq!(wire::request(Op::Query(Form::Flagged), 2, KEYS.into_iter()).as_ref(), Ok(&flagged.question));
+    let empty = wire::query(&body(&flagged.answer), Form::Flagged, 3);
     assert_eq!(empty, Err(WireError::Count { got: 0, asked: 3 }));
 
-    assert_eq!(wire::request(Op::Query(Form::Plain), 3, KEYS.into_iter()).as_ref(), Ok(&plain.0));
-    check_query(&plain.1, Form::Plain, [0, 1]);
+    assert_eq!(wire::request(Op::Query(Form::Plain), 3, KEYS.into_iter()).as_ref(), Ok(&plain.question));
+    check_query(&plain.answer, Form::Plain, [0, 1]);
 }
 
 #[test]
@@ -90,15 +99,15 @@ fn versions_1_2_and_1_3_answer_the_flagged_form_in_two_layouts() {
         let [hello, exist, flagged, refreshing] = found.as_slice() else {
             panic!("{} exchanges", found.len())
         };
-        assert_eq!(*hello, (wire::hello().to_vec(), vec![0; wire::WELCOME_BYTES]));
+        assert_eq!(*hello, greeting());
         check_exist(exist);
 
         let ours = wire::request(Op::Query(Form::Flagged), 2, KEYS.into_iter()).unwrap();
-        assert_eq!(ours, flagged.0);
-        check_query(&flagged.1, Form::Flagged, [0, 3]);
+        assert_eq!(ours, flagged.question);
+        check_query(&flagged.answer, Form::Flagged, [0, 3]);
 
         // The recorded client also asked with flag 1, which renews leases; we never do.
-        assert_ne!(ours[HEADER_BYTES..], refreshing.0[HEADER_BYTES..]);
-        check_query(&refreshing.1, Form::Flagged, [0, 3]);
+        assert_ne!(ours[HEADER_BYTES..], refreshing.question[HEADER_BYTES..]);
+        check_query(&refreshing.answer, Form::Flagged, [0, 3]);
     }
 }

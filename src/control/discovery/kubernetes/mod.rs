@@ -66,7 +66,7 @@ pub async fn start(config: &Config, handles: &FleetHandles, tasks: &mut JoinSet<
         let Some(wanted) = wanted else { continue };
         let (tell, signal_first) = oneshot::channel();
         first.push(signal_first);
-        tasks.spawn(RoleWatch::new(handles.clone(), role, (settings.clone(), wanted), tell).run());
+        tasks.spawn(RoleWatch::new(handles.clone(), role, settings.clone(), wanted, tell).run());
     }
     let all = async {
         for signal_first in first {

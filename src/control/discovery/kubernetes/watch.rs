@@ -69,7 +69,8 @@ impl RoleWatch {
     pub(super) fn new(
         handles: FleetHandles,
         role: Role,
-        (settings, wanted): (Kubernetes, Wanted),
+        settings: Kubernetes,
+        wanted: Wanted,
         first: oneshot::Sender<()>,
     ) -> RoleWatch {
         RoleWatch {

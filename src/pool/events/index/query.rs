@@ -93,13 +93,13 @@ impl BlockIndex {
                 *cells = self.blocks.get(&hash.event_hash()).map_or(&[], |it| it.as_slice());
             }
             for cells in &cells[..hashes.len()] {
-                if !open.step(cells, gates, (depth, &mut *found)) {
+                if !open.step(cells, gates, depth, found) {
                     return;
                 }
                 depth += 1;
             }
         }
-        open.step(&[], gates, (depth, found));
+        open.step(&[], gates, depth, found);
     }
 
     fn named(&self, found: QueryResult) -> Prefixes {
@@ -137,7 +137,7 @@ impl<const W: usize> Open<W> {
     }
 
     /// Goes on to a block that these cells are of. True if any holder is left.
-    fn step(&mut self, cells: &[Cell], gates: &[Gate], (depth, found): (u32, &mut QueryResult)) -> bool {
+    fn step(&mut self, cells: &[Cell], gates: &[Gate], depth: u32, found: &mut QueryResult) -> bool {
         let (mut hbm, mut own, mut told) = ([0; W], [0; W], false);
         for cell in cells {
             let gate = gates.get(usize::from(cell.slot)).copied().unwrap_or_default();
@@ -156,8 +156,8 @@ impl<const W: usize> Open<W> {
         }
         let mut left = u64::from(self.told);
         for word in 0..W {
-            settle(found, self.hbm[word] & !hbm[word], word, (0, depth));
-            settle(found, self.own[word] & !own[word], word, (1, depth));
+            settle(found, self.hbm[word] & !hbm[word], word, 0, depth);
+            settle(found, self.own[word] & !own[word], word, 1, depth);
             self.hbm[word] &= hbm[word];
             self.own[word] &= own[word];
             // A block in HBM is in own memory, too.
@@ -167,8 +167,9 @@ impl<const W: usize> Open<W> {
     }
 }
 
-/// Writes down how deep the holders in a word of a set came.
-fn settle(found: &mut QueryResult, mut stopped: u64, word: usize, (reach, depth): (usize, u32)) {
+/// Writes down how deep the holders in a word of a set came. `reach` is the index of their
+/// [`QueryResult::depths`].
+fn settle(found: &mut QueryResult, mut stopped: u64, word: usize, reach: usize, depth: u32) {
     while stopped != 0 {
         if let Some(holder) = found.depths.get_mut(word * 64 + stopped.trailing_zeros() as usize) {
             holder[reach] = depth;
