@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::tls::{self, ClientError};
-use crate::trace::{Collector, Ids, Tracer};
+use crate::trace::{Attribute, Collector, Ids, Tracer};
 use crate::util::rng;
 
 /// Limit for connecting to the collector.
@@ -38,13 +38,14 @@ impl Traces {
         };
         let client = tls::http().connect_timeout(CONNECT_TIME).build()?;
         let collector = Collector { url, headers: config.trace.header_map(), client };
-        let resource = [
-            ("service.name", config.trace.service_name.clone()),
-            ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("service.instance.id", uuid::Uuid::new_v4().to_string()),
+        let fact = |key, value: String| Attribute { key, value: value.into() };
+        let resource = vec![
+            fact("service.name", config.trace.service_name.clone()),
+            fact("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+            fact("service.instance.id", uuid::Uuid::new_v4().to_string()),
         ];
         let ratio = config.trace.sample_ratio;
-        let (tracer, exporter) = Tracer::new(ratio, ids, collector, &resource, stop.clone());
+        let (tracer, exporter) = Tracer::new(ratio, ids, collector, resource, stop.clone());
         posting.spawn(exporter.run());
         Ok(Traces { tracer, posting, stop })
     }

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, SpanId, TraceId, state_of};
 use super::otlp::{self, Resource};
-use super::record::Record;
-use super::span::{Scope, Span};
+use super::record::{Attribute, Record};
+use super::span::{ClockPair, Scope, Span, TraceRoot};
 use crate::obs::traces::{Outcome, SpanMeter};
 
 /// Spans that wait to be posted, about 1 KB each. A request has some eight.
@@ -104,7 +104,7 @@ impl Tracer {
         sample_ratio: f64,
         ids: Ids,
         collector: Collector,
-        resource: &[(&'static str, String)],
+        resource: Vec<Attribute>,
         stop: CancellationToken,
     ) -> (Arc<Tracer>, Exporter) {
         let (sender, outbox) = mpsc::channel(OUTBOX_SPANS);
@@ -151,8 +151,9 @@ impl Tracer {
         };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let arrived_ns = since_1970.saturating_sub(arrived.elapsed()).as_nanos();
-        let clock = (arrived, u64::try_from(arrived_ns).unwrap_or(u64::MAX));
-        let scope = Scope::new(self.clone(), (trace, self.span_id(), kept), state, clock);
+        let clock = ClockPair { at: arrived, unix_ns: u64::try_from(arrived_ns).unwrap_or(u64::MAX) };
+        let root = TraceRoot { trace, span: self.span_id(), kept };
+        let scope = Scope::new(self.clone(), root, state, clock);
         Span::root(scope.logged(logged), parent.map(|parent| parent.span), name)
     }
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use tracing::Level;
 
-use super::record::{Record, Value};
+use super::record::{Attribute, Record, Value};
 
 /// True if a request's steps are to be logged. `ratio` (0 to 1) is the share of requests, and
 /// `random` must be uniform.
@@ -31,12 +31,12 @@ impl fmt::Display for Facts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The line already shows these.
         let said = ["error.type", "pd_proxy.request_id"];
-        let facts = self.0.attributes.iter().filter(|(name, _)| !said.contains(name));
-        for (at, (name, value)) in facts.enumerate() {
+        let facts = self.0.attributes.iter().filter(|fact| !said.contains(&fact.key));
+        for (at, Attribute { key, value }) in facts.enumerate() {
             if at > 0 {
                 f.write_char(' ')?;
             }
-            let name = name.strip_prefix("pd_proxy.").unwrap_or(name);
+            let name = key.strip_prefix("pd_proxy.").unwrap_or(key);
             match value {
                 Value::Text(text) => write!(f, "{name}={text:?}")?,
                 Value::Int(number) => write!(f, "{name}={number}")?,

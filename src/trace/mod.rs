@@ -13,5 +13,5 @@ mod span;
 mod tests;
 
 pub use export::{Collector, Exporter, Ids, OUTBOX_SPANS, POST_TIME, Tracer};
-pub use record::{Kind, Value};
+pub use record::{Attribute, Kind, Value};
 pub use span::{Scope, Span};

@@ -6,7 +6,7 @@
 
 use prost::{Message, Oneof};
 
-use super::record::{Mark, Record, Value};
+use super::record::{Attribute, Mark, Record, Value};
 
 /// Bits of `Span.flags`: the parent's place is known, and the parent is in another process.
 const HAS_IS_REMOTE: u32 = 0x100;
@@ -186,10 +186,9 @@ pub struct PartialSuccess {
     pub error_message: String,
 }
 
-/// Resource of the process: name and value of each of its attributes.
-pub fn resource(attributes: &[(&'static str, String)]) -> Resource {
-    let one = |(key, text): &(&'static str, String)| key_value(key, Any::Text(text.clone()));
-    Resource { attributes: attributes.iter().map(one).collect() }
+/// Resource of the process, which has these attributes.
+pub fn resource(facts: Vec<Attribute>) -> Resource {
+    Resource { attributes: attributes(facts) }
 }
 
 /// The bytes to be posted.
@@ -235,14 +234,14 @@ fn event(mark: Mark) -> Event {
     Event { time_unix_nano: mark.at_ns, name: mark.name.to_owned(), attributes: attributes(mark.attributes) }
 }
 
-fn attributes(pairs: Vec<(&'static str, Value)>) -> Vec<KeyValue> {
+fn attributes(facts: Vec<Attribute>) -> Vec<KeyValue> {
     let any = |value| match value {
         Value::Text(text) => Any::Text(text.into_owned()),
         Value::Int(number) => Any::Int(number),
         Value::Float(number) => Any::Float(number),
         Value::Flag(flag) => Any::Flag(flag),
     };
-    pairs.into_iter().map(|(key, value)| key_value(key, any(value))).collect()
+    facts.into_iter().map(|fact| key_value(fact.key, any(fact.value))).collect()
 }
 
 fn key_value(key: &str, value: Any) -> KeyValue {
@@ -276,7 +275,9 @@ mod tests {
     /// them.
     #[test]
     fn bytes_are_those_of_the_format() {
-        let bytes = span(Record { attributes: vec![("k", Value::Int(300))], ..record() }).encode_to_vec();
+        let bytes =
+            span(Record { attributes: vec![Attribute { key: "k", value: Value::Int(300) }], ..record() })
+                .encode_to_vec();
         let expected = [
             &[0x0a, 16][..],
             &[1; 16],

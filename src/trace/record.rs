@@ -28,7 +28,7 @@ pub struct Record {
     /// Time of the end, in ns.
     pub end_ns: u64,
     /// Facts of the step: names and values.
-    pub attributes: Vec<(&'static str, Value)>,
+    pub attributes: Vec<Attribute>,
     /// Events within the step.
     pub marks: Vec<Mark>,
     /// Reason why it failed, if so.
@@ -54,7 +54,16 @@ pub struct Mark {
     /// Name of the event.
     pub name: &'static str,
     /// Facts of the event.
-    pub attributes: Vec<(&'static str, Value)>,
+    pub attributes: Vec<Attribute>,
+}
+
+/// A fact of a span or of an event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attribute {
+    /// Name of the fact.
+    pub key: &'static str,
+    /// Value of the fact.
+    pub value: Value,
 }
 
 /// The value of an attribute.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::context::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId};
 use super::export::Tracer;
 use super::lines;
-use super::record::{Kind, Mark, Record, Value};
+use super::record::{Attribute, Kind, Mark, Record, Value};
 
 /// Most events of one span; further continuations of a stream are not recorded.
 const MARKS: usize = 32;
@@ -35,9 +35,7 @@ pub struct Scope {
     /// Id of the request in the log, if its steps are logged.
     logged: Option<Arc<str>>,
     state: Option<HeaderValue>,
-    /// One moment by two clocks, of which the second is ns since 1970: all times of a request are
-    /// converted by the same offset.
-    clock: (Instant, u64),
+    clock: ClockPair,
     /// Index of the prompt, of several.
     prompt: Option<u64>,
     prefills: AtomicU32,
@@ -57,22 +55,39 @@ struct SpanData {
     kind: Kind,
     start: Instant,
     end: Option<Instant>,
-    attributes: Vec<(&'static str, Value)>,
+    attributes: Vec<Attribute>,
     marks: Vec<Mark>,
     error: Option<Cow<'static, str>>,
     /// True if its outcome was recorded.
     closed: bool,
 }
 
+/// One moment by two clocks: all times of a request are converted by the same offset.
+#[derive(Clone, Copy)]
+pub(super) struct ClockPair {
+    pub(super) at: Instant,
+    /// The same moment in ns since 1970.
+    pub(super) unix_ns: u64,
+}
+
+/// A trace and its span that all others are parts of.
+pub(super) struct TraceRoot {
+    pub(super) trace: TraceId,
+    pub(super) span: SpanId,
+    /// True if its spans go to the collector.
+    pub(super) kept: bool,
+}
+
 impl Scope {
     /// Creates the scope of a request that arrived at `clock`, as a child of `parent`.
     pub(super) fn new(
         tracer: Arc<Tracer>,
-        (trace, root, kept): (TraceId, SpanId, bool),
+        root: TraceRoot,
         state: Option<HeaderValue>,
-        clock: (Instant, u64),
+        clock: ClockPair,
     ) -> Scope {
         let (prefills, decodes) = Default::default();
+        let TraceRoot { trace, span: root, kept } = root;
         Scope { tracer, trace, root, kept, logged: None, state, clock, prompt: None, prefills, decodes }
     }
 
@@ -84,7 +99,8 @@ impl Scope {
     /// The scope of one of several prompts, which counts its own attempts.
     pub fn part(&self, prompt: usize) -> Arc<Scope> {
         let (tracer, state) = (self.tracer.clone(), self.state.clone());
-        let scope = Scope::new(tracer, (self.trace, self.root, self.kept), state, self.clock);
+        let root = TraceRoot { trace: self.trace, span: self.root, kept: self.kept };
+        let scope = Scope::new(tracer, root, state, self.clock);
         Arc::new(Scope { prompt: Some(prompt as u64), logged: self.logged.clone(), ..scope })
     }
 
@@ -128,8 +144,8 @@ impl Scope {
     }
 
     fn ns(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.clock.0).as_nanos();
-        self.clock.1.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+        let since = at.saturating_duration_since(self.clock.at).as_nanos();
+        self.clock.unix_ns.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 }
 
@@ -141,7 +157,7 @@ impl Span {
             id: scope.root,
             parent,
             remote_parent: parent.is_some(),
-            start: scope.clock.0,
+            start: scope.clock.at,
             ..SpanData::new(scope, name.into(), Kind::Server)
         };
         Span(Some(Box::new(open)))
@@ -182,7 +198,7 @@ impl Span {
     /// Sets an attribute.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         if let Some(open) = self.kept() {
-            open.attributes.push((key, value.into()));
+            open.attributes.push(Attribute { key, value: value.into() });
         }
     }
 
@@ -194,7 +210,7 @@ impl Span {
     }
 
     /// Records an event at the present time.
-    pub fn mark(&mut self, name: &'static str, attributes: Vec<(&'static str, Value)>) {
+    pub fn mark(&mut self, name: &'static str, attributes: Vec<Attribute>) {
         if let Some(open) = self.kept().filter(|open| open.marks.len() < MARKS) {
             let at_ns = open.scope.ns(Instant::now());
             open.marks.push(Mark { at_ns, name, attributes });
@@ -243,7 +259,7 @@ impl SpanData {
     fn new(scope: Arc<Scope>, name: Cow<'static, str>, kind: Kind) -> SpanData {
         let mut attributes = Vec::new();
         if let Some(prompt) = scope.prompt.filter(|_| scope.recorded()) {
-            attributes.push(("pd_proxy.prompt", Value::from(prompt)));
+            attributes.push(Attribute { key: "pd_proxy.prompt", value: Value::from(prompt) });
         }
         SpanData {
             id: scope.tracer.span_id(),
@@ -265,7 +281,7 @@ impl SpanData {
         let SpanData { scope, mut attributes, .. } = self;
         let error = self.error.or_else(|| (!self.closed).then_some(CANCELLED.into()));
         if let Some(why) = &error {
-            attributes.push(("error.type", Value::Text(why.clone())));
+            attributes.push(Attribute { key: "error.type", value: Value::Text(why.clone()) });
         }
         Record {
             trace: scope.trace,
@@ -290,7 +306,7 @@ impl Drop for Span {
             let scope = open.scope.clone();
             let record = open.record();
             if let Some(name) = &scope.logged {
-                lines::write(name, scope.clock.1, &record);
+                lines::write(name, scope.clock.unix_ns, &record);
             }
             if scope.kept {
                 scope.tracer.put(record);

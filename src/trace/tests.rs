@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{TRACEPARENT, TRACESTATE};
-use super::record::{Record, Value};
+use super::record::{Attribute, Record, Value};
 use super::*;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
@@ -24,7 +24,7 @@ fn tracer(ratio: f64, trace: fn() -> [u8; 16]) -> (Arc<Tracer>, Exporter) {
         headers: HeaderMap::new(),
         client: crate::tls::http().build().unwrap(),
     };
-    Tracer::new(ratio, Ids { trace, span }, collector, &[], CancellationToken::new())
+    Tracer::new(ratio, Ids { trace, span }, collector, Vec::new(), CancellationToken::new())
 }
 
 fn low() -> [u8; 16] {
@@ -122,9 +122,10 @@ async fn spans_are_parts_of_their_request() {
         assert!(part.start_ns >= root.start_ns && part.end_ns <= root.end_ns && part.start_ns <= part.end_ns);
     }
     assert!(id.contains(&one.span.to_string()));
-    assert_eq!((one.attributes, one.error), (vec![("n", Value::Int(3))], None));
+    let fact = |key, value| Attribute { key, value };
+    assert_eq!((one.attributes, one.error), (vec![fact("n", Value::Int(3))], None));
     assert_eq!(two.error.as_deref(), Some("first"));
-    assert_eq!(two.attributes, [("pd_proxy.prompt", Value::Int(7)), ("error.type", "first".into())]);
+    assert_eq!(two.attributes, [fact("pd_proxy.prompt", Value::Int(7)), fact("error.type", "first".into())]);
     assert_eq!(three.error.as_deref(), Some("cancelled"), "nobody closed it");
     assert_eq!((root.marks.len(), root.error), (1, None));
 }

@@ -95,6 +95,12 @@ impl Out {
     }
 }
 
+/// The head of an answer, and where it ends in what was read.
+struct HeadEnd {
+    head: Head,
+    end: usize,
+}
+
 impl<'a> Exchange<'a> {
     /// A request of this method over `wire`.
     pub(super) fn new(wire: Wire, pieces: Pieces, method: &'a Method, written: &'a Written) -> Exchange<'a> {
@@ -108,10 +114,10 @@ impl<'a> Exchange<'a> {
         self.ended(end)
     }
 
-    fn ended(self, end: Result<(Head, usize), ExchangeError>) -> Result<StartedResponse, Failed> {
+    fn ended(self, end: Result<HeadEnd, ExchangeError>) -> Result<StartedResponse, Failed> {
         match end {
-            Ok((head, at)) => {
-                let early = self.inbox.slice(at..);
+            Ok(HeadEnd { head, end }) => {
+                let early = self.inbox.slice(end..);
                 Ok(StartedResponse { wire: self.wire, head, early, written: self.out.flushed })
             }
             Err(why) => Err(Failed {
@@ -121,7 +127,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Head, usize), ExchangeError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<HeadEnd, ExchangeError>> {
         if self.stopped.is_none()
             && let Poll::Ready(Err(e)) = self.poll_write(cx)
         {
@@ -137,8 +143,8 @@ impl<'a> Exchange<'a> {
                 Poll::Pending if self.stopped.is_some() => return Poll::Ready(Err(ExchangeError::Closed)),
                 Poll::Pending => return Poll::Pending,
             }
-            if let Some(found) = head::read(&self.inbox, self.method)? {
-                return Poll::Ready(Ok(found));
+            if let Some((head, end)) = head::read(&self.inbox, self.method)? {
+                return Poll::Ready(Ok(HeadEnd { head, end }));
             }
         }
     }

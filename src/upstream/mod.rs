@@ -38,6 +38,7 @@ use idle::{Idle, Key};
 pub use connect::{ConnectError, Connector, Dial, Dialling};
 pub use exchange::ExchangeError;
 pub use idle::POOL_IDLE;
+use reply::Home;
 pub use reply::{Reply, ReplyError};
 pub use wire::{Pipe, Wire};
 
@@ -136,7 +137,7 @@ impl Upstream {
         let (method, wanted) = (leg.method.clone(), wanted(leg));
         async move {
             let (key, pieces) = wanted?;
-            self.exchange(key, pieces, (&method, written)).await
+            self.exchange(key, pieces, &method, written).await
         }
     }
 
@@ -150,7 +151,7 @@ impl Upstream {
             at.authority().parse().map_err(|e: http::uri::InvalidUri| unusable(e.into()))?;
         let head = head::write(&Method::GET, path, authority.as_str(), &HeaderMap::new(), 0);
         let key = Key { tls: false, authority };
-        self.exchange(key, Pieces::from_iter([head]), (&Method::GET, &Written::default())).await
+        self.exchange(key, Pieces::from_iter([head]), &Method::GET, &Written::default()).await
     }
 
     /// Over a connection that waits, if there is one that works, or over a new one.
@@ -158,7 +159,8 @@ impl Upstream {
         &self,
         key: Key,
         mut pieces: Pieces,
-        (method, written): (&Method, &Written),
+        method: &Method,
+        written: &Written,
     ) -> Result<Response<Reply>, SendError> {
         loop {
             let waiting = self.idle.take(&key);
@@ -185,7 +187,7 @@ impl Upstream {
     ) -> Result<Response<Reply>, SendError> {
         let StartedResponse { wire, head, early, written } =
             outcome.map_err(|failed| SendError { connect: false, source: Box::new(failed.why) })?;
-        let home = (head.keep && written).then(|| (self.idle.clone(), key));
+        let home = (head.keep && written).then(|| Home { idle: self.idle.clone(), key });
         let mut response = Response::new(Reply::new(wire, head.framing, early, home));
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;

@@ -19,12 +19,19 @@ use super::wire::Wire;
 #[derive(Debug)]
 pub struct Reply {
     /// Place where the connection may go afterwards.
-    home: Option<(Idle, Key)>,
+    home: Option<Home>,
     /// First bytes of the body, which came with the head.
     early: Bytes,
     /// `None` once the body has ended or broken.
     wire: Option<Wire>,
     left: Left,
+}
+
+/// Place where a connection waits for its next request.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) idle: Idle,
+    pub(super) key: Key,
 }
 
 #[derive(Debug)]
@@ -59,7 +66,7 @@ struct Taken {
 
 impl Reply {
     /// A body that begins with `early`; afterwards the connection goes `home`.
-    pub(super) fn new(wire: Wire, framing: Framing, early: Bytes, home: Option<(Idle, Key)>) -> Reply {
+    pub(super) fn new(wire: Wire, framing: Framing, early: Bytes, home: Option<Home>) -> Reply {
         let left = match framing {
             Framing::Length(bytes) => Left::Length(bytes),
             Framing::Chunked => Left::Chunked(Chunked::default()),
@@ -107,7 +114,7 @@ impl Reply {
     }
 
     fn end(&mut self, excess: bool) {
-        if let (Some(wire), Some((idle, key)), false) = (self.wire.take(), self.home.take(), excess) {
+        if let (Some(wire), Some(Home { idle, key }), false) = (self.wire.take(), self.home.take(), excess) {
             idle.keep(key, wire);
         }
     }

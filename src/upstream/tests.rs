@@ -52,7 +52,7 @@ async fn ask(upstream: &Upstream, body: &[u8], written: &Written) -> Result<Resp
     let key = Key { tls: false, authority: Authority::from_static("engine:8000") };
     let head = head::write(&Method::POST, "/x", "engine:8000", &HeaderMap::new(), body.len());
     upstream
-        .exchange(key, Pieces::from_iter([head, Bytes::copy_from_slice(body)]), (&Method::POST, written))
+        .exchange(key, Pieces::from_iter([head, Bytes::copy_from_slice(body)]), &Method::POST, written)
         .await
 }
 

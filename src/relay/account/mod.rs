@@ -27,7 +27,7 @@ use crate::relay::places::ConcurrencyPermit;
 use crate::relay::request_ids::Name;
 use crate::relay::traced;
 use crate::route::Terms;
-use crate::trace::{Scope, Span};
+use crate::trace::{Attribute, Scope, Span};
 
 pub use due::Due;
 pub use settle::rounded_ms;
@@ -330,7 +330,8 @@ impl Ledger {
     /// Its stream broke in this way and is continued elsewhere.
     pub fn resumes(&mut self, cause: &'static str) {
         self.resumed += 1;
-        self.span.mark("stream continued elsewhere", vec![("pd_proxy.cause", cause.into())]);
+        let cause = Attribute { key: "pd_proxy.cause", value: cause.into() };
+        self.span.mark("stream continued elsewhere", vec![cause]);
     }
 
     /// Nobody turns it away any more: another pair goes on with its stream, or it is a part of a
