@@ -6,6 +6,7 @@
 //! changed.
 
 mod back;
+pub use back::KeptBack;
 mod pace;
 
 use std::collections::{HashMap, VecDeque};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::ask::{Api, Ask};
-use super::core::{Computed, JobId, Progress, Prompt};
+use super::core::{Computed, JobId, KeptBack, Progress, Prompt};
 use super::fail::ApiFailure;
 use super::handoff::{Handoff, Source};
 use super::hub::{Chore, Hub};
@@ -171,7 +171,7 @@ impl Gen {
         for (place, tokens) in ask.prompts.iter().enumerate() {
             let fetched = match &ask.handoff {
                 Handoff::KeepFrom(source, offered) => {
-                    readback::fetch(&hub, (source, *offered), tokens, ask.salt).await?
+                    readback::fetch(&hub, source, *offered, tokens, ask.salt).await?
                 }
                 _ => 0,
             };
@@ -276,8 +276,8 @@ impl Gen {
         tokens.pop();
         let request_id = format!("{id}-back");
         let lease_us = spec.kept_back_ms.saturating_mul(1000);
-        let block_ids =
-            self.hub.with(|core, now_us| core.keep_back(now_us, live.id, &request_id, (&tokens, lease_us)));
+        let kept = KeptBack { request_id: &request_id, tokens: &tokens, lease_us };
+        let block_ids = self.hub.with(|core, now_us| core.keep_back(now_us, live.id, &kept));
         let mut answer = self.source(block_ids, request_id).answer(tokens.len(), 0);
         (answer["do_remote_prefill"], answer["do_remote_decode"]) = (false.into(), true.into());
         answer["remote_blocks_expiry_time"] = 1.0.into();

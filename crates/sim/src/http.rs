@@ -21,7 +21,7 @@ use super::handoff::Handoff;
 use super::hub::{Hub, ObservedRequest, Phase};
 use super::meet;
 use super::socket::Socket;
-use super::sse::{Body, EVENTS_BEFORE_FAULT, StreamFault};
+use super::sse::{Body, EVENTS_BEFORE_FAULT, StreamFault, StreamTwist};
 use super::wire::{Control, Plan, Wire};
 use super::{api, control, extras};
 
@@ -37,8 +37,8 @@ pub struct ReceivedRequest {
     pub parts: http::request::Parts,
     /// Body of the request.
     pub body: Bytes,
-    /// A fault that strikes inside the answer, and after how many events.
-    pub twist: Option<(StreamFault, usize)>,
+    /// A fault that strikes inside the answer.
+    pub twist: Option<StreamTwist>,
     /// Replaces the value of `kv_transfer_params` in the answer.
     pub bad_handoff: Option<Bytes>,
 }
@@ -185,10 +185,14 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) 
             FaultKind::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
             FaultKind::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
             FaultKind::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),
-            FaultKind::CloseWithoutDone => asked.twist = Some((StreamFault::Truncate, EVENTS_BEFORE_FAULT)),
-            FaultKind::ErrorEvent => asked.twist = Some((StreamFault::Error, EVENTS_BEFORE_FAULT)),
-            FaultKind::EndAfterEvents(events) => asked.twist = Some((StreamFault::Truncate, events)),
-            FaultKind::RecomputeAfterEvents(events) => asked.twist = Some((StreamFault::Recompute, events)),
+            FaultKind::CloseWithoutDone => {
+                asked.twist = Some(StreamFault::Truncate.after(EVENTS_BEFORE_FAULT))
+            }
+            FaultKind::ErrorEvent => asked.twist = Some(StreamFault::Error.after(EVENTS_BEFORE_FAULT)),
+            FaultKind::EndAfterEvents(events) => asked.twist = Some(StreamFault::Truncate.after(events)),
+            FaultKind::RecomputeAfterEvents(events) => {
+                asked.twist = Some(StreamFault::Recompute.after(events))
+            }
             FaultKind::BadHandoff(raw) => asked.bad_handoff = Some(raw),
         }
     }

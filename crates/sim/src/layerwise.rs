@@ -154,7 +154,7 @@ fn call(hub: &Hub, name: &str, blocks: &[u32], cached_tokens: usize) -> Value {
 pub async fn make_call(hub: &Hub, url: &str, said: &Value) {
     let Some((host, port, path)) = parts(url) else { return };
     for _ in 0..CALLS {
-        if let Ok(status) = side::post(hub.gate.net(), (host, port), path, &said.to_string()).await {
+        if let Ok(status) = side::post(hub.gate.net(), host, port, path, &said.to_string()).await {
             hub.hear(status);
             return;
         }
@@ -181,8 +181,7 @@ pub async fn write(hub: &Hub, target: &Target, name: &str, contents: &[u64]) {
     let said = json!({
         "engine_id": target.engine_id, "request_id": name, "blocks": blocks, "contents": contents,
     });
-    let to = (target.host.as_str(), target.port);
-    let _ = side::post(hub.gate.net(), to, WRITE_PATH, &said.to_string()).await;
+    let _ = side::post(hub.gate.net(), &target.host, target.port, WRITE_PATH, &said.to_string()).await;
 }
 
 #[cfg(test)]

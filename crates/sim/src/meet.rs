@@ -77,7 +77,9 @@ fn push(params: &Value, name: String) -> Handoff {
         let port =
             params.get("remote_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
         return match (text(params, "remote_engine_id"), text(params, "remote_host"), port) {
-            (Some(engine_id), Some(host), Some(port)) => meet(Some(engine_id), (host.to_owned(), port), name),
+            (Some(engine_id), Some(host), Some(port)) => {
+                meet(Some(engine_id), Address { host: host.to_owned(), port }, name)
+            }
             _ => Handoff::Broken("KeyError: 'remote_host'"),
         };
     }
@@ -93,7 +95,8 @@ fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, ApiFailure> {
         ));
     };
     let port = body.get("bootstrap_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
-    let at = text(body, "bootstrap_host").map(str::to_owned).zip(port);
+    let at =
+        text(body, "bootstrap_host").zip(port).map(|(host, port)| Address { host: host.to_owned(), port });
     match (hub.spec.role, at) {
         (Role::Prefill, _) => Ok(Handoff::KeepAs(room.to_string())),
         (_, Some(at)) => Ok(meet(None, at, room.to_string())),
@@ -111,14 +114,20 @@ fn moriio(hub: &Hub, params: &Value, handoff: Handoff) -> Handoff {
     }
 }
 
-fn meet(engine_id: Option<&str>, (host, port): (String, u16), name: String) -> Handoff {
+fn meet(engine_id: Option<&str>, Address { host, port }: Address, name: String) -> Handoff {
     let engine_id = engine_id.unwrap_or_default().to_owned();
     Handoff::Meet(Source { engine_id, request_id: name, host, port, block_ids: Vec::new() })
 }
 
-fn address(url: &str) -> Option<(String, u16)> {
+/// A peer's address.
+struct Address {
+    host: String,
+    port: u16,
+}
+
+fn address(url: &str) -> Option<Address> {
     let (host, port) = url.strip_prefix("http://")?.trim_end_matches('/').rsplit_once(':')?;
-    Some((host.to_owned(), port.parse().ok()?))
+    Some(Address { host: host.to_owned(), port: port.parse().ok()? })
 }
 
 /// A request's id without what an engine adds to it at random. A response has one of its own,

@@ -53,6 +53,15 @@ pub struct ToStore {
     pub prints: Vec<u64>,
 }
 
+/// A block as the store has it.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolBlock {
+    /// Its key.
+    pub key: u64,
+    /// Fingerprint of its content.
+    pub print: u64,
+}
+
 impl ToStore {
     /// Puts it there.
     pub fn store(&self, pool: &Pool) {
@@ -107,8 +116,8 @@ impl Pool {
         found
     }
 
-    /// Stores `(key, content)` pairs, dropping the oldest blocks beyond the capacity.
-    pub fn store(&self, blocks: impl IntoIterator<Item = (u64, u64)>) {
+    /// Stores blocks, dropping the oldest ones beyond the capacity.
+    pub fn store(&self, blocks: impl IntoIterator<Item = PoolBlock>) {
         let mut inner = self.lock();
         self.put(&mut inner, blocks);
     }
@@ -119,7 +128,7 @@ impl Pool {
         if let Some(mirror) = &self.mirror {
             mirror.stored(prompt, salt, keys);
         }
-        self.put(&mut inner, keys.iter().copied().zip(prints.iter().copied()));
+        self.put(&mut inner, keys.iter().zip(prints).map(|(&key, &print)| PoolBlock { key, print }));
     }
 
     /// Makes these blocks such that no decoder can load them, until they are stored anew.
@@ -134,8 +143,8 @@ impl Pool {
         keys.iter().any(|key| inner.spoiled.contains(key))
     }
 
-    fn put(&self, inner: &mut Inner, blocks: impl IntoIterator<Item = (u64, u64)>) {
-        for (key, print) in blocks {
+    fn put(&self, inner: &mut Inner, blocks: impl IntoIterator<Item = PoolBlock>) {
+        for PoolBlock { key, print } in blocks {
             inner.put(key, print);
             inner.spoiled.remove(&key);
             if inner.by_key.len() > self.capacity_blocks
@@ -200,14 +209,18 @@ mod tests {
         assert!(seen.0.lock().unwrap().1.is_empty());
     }
 
+    fn block(key: u64) -> PoolBlock {
+        PoolBlock { key, print: 10 * key }
+    }
+
     #[test]
     fn spoiled_blocks_are_found_by_nobody_until_they_are_stored_anew() {
         let pool = Pool::new(3);
-        pool.store([(1, 10), (2, 20)]);
+        pool.store([block(1), block(2)]);
         pool.spoil(&[2]);
         assert_eq!(pool.leading(&[1, 2]), [10]);
         assert!(pool.has_spoiled(&[1, 2]) && !pool.has_spoiled(&[1]));
-        pool.store([(2, 20)]);
+        pool.store([block(2)]);
         assert_eq!(pool.leading(&[1, 2]), [10, 20]);
         assert!(!pool.has_spoiled(&[1, 2]));
     }
@@ -215,9 +228,9 @@ mod tests {
     #[test]
     fn leading_blocks_only_and_oldest_out() {
         let pool = Pool::new(3);
-        pool.store([(1, 10), (2, 20), (3, 30)]);
+        pool.store([block(1), block(2), block(3)]);
         assert_eq!(pool.leading(&[1, 2, 9, 3]), [10, 20]);
-        pool.store([(4, 40)]);
+        pool.store([block(4)]);
         assert_eq!(pool.len(), 3);
         assert!(pool.leading(&[3]).is_empty(), "3 was the least recently used");
         assert_eq!(pool.leading(&[1]), [10]);

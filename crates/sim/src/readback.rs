@@ -19,7 +19,8 @@ const THRESHOLD_TOKENS: usize = 64;
 /// Reads what is worth it into the prefix cache; so many tokens.
 pub(super) async fn fetch(
     hub: &Arc<Hub>,
-    (source, offered): (&Source, usize),
+    source: &Source,
+    offered: usize,
     prompt: &[u32],
     salt: u64,
 ) -> Result<usize, ApiFailure> {

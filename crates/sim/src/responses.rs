@@ -15,7 +15,7 @@ pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[ChoiceText], h
     let text = written.first().map_or("", |choice| choice.text.as_str());
     let item = message(&format!("msg_{}", short_id()), Some(text));
     let cut = is_cut(written.first().and_then(|choice| choice.finish.as_ref()));
-    response(reply, ask.max_tokens, Some((counts, item, cut)), handoff)
+    response(reply, ask.max_tokens, Some(Finished { counts, item, cut }), handoff)
 }
 
 /// True if the answer was cut before its end.
@@ -34,19 +34,22 @@ fn part(text: &str, logprobs: Value) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
 }
 
-/// The response object; `finished` are its counts, its output, and whether that was cut.
-fn response(
-    reply: &Reply,
-    max_tokens: usize,
-    finished: Option<(Counts, Value, bool)>,
-    handoff: Value,
-) -> Value {
+/// The end of a response.
+struct Finished {
+    counts: Counts,
+    item: Value,
+    /// True if the output was cut before its end.
+    cut: bool,
+}
+
+/// The response object, of which `finished` is the end.
+fn response(reply: &Reply, max_tokens: usize, finished: Option<Finished>, handoff: Value) -> Value {
     let (status, reason) = match &finished {
         None => ("in_progress", Value::Null),
-        Some((.., true)) => ("incomplete", json!({"reason": "max_output_tokens"})),
-        Some((.., false)) => ("completed", Value::Null),
+        Some(Finished { cut: true, .. }) => ("incomplete", json!({"reason": "max_output_tokens"})),
+        Some(Finished { .. }) => ("completed", Value::Null),
     };
-    let usage = finished.as_ref().map(|(counts, ..)| {
+    let usage = finished.as_ref().map(|Finished { counts, .. }| {
         json!({
             "input_tokens": counts.prompt,
             "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0,
@@ -57,7 +60,7 @@ fn response(
             "total_tokens": counts.prompt + counts.output,
         })
     });
-    let output: Vec<Value> = finished.into_iter().map(|(_, item, _)| item).collect();
+    let output: Vec<Value> = finished.into_iter().map(|finished| finished.item).collect();
     json!({
         "id": reply.id, "created_at": reply.created, "incomplete_details": reason, "instructions": null,
         "metadata": null, "model": reply.model, "object": "response", "output": output,
@@ -133,7 +136,8 @@ impl Format for Events {
         out.push(self.event("response.content_part.done", done));
         let item = message(&self.item_id, Some(&self.text));
         out.push(self.event("response.output_item.done", json!({"item": item, "output_index": 0})));
-        let whole = response(&self.reply, self.max_tokens, Some((counts, item, self.cut)), Value::Null);
+        let finished = Finished { counts, item, cut: self.cut };
+        let whole = response(&self.reply, self.max_tokens, Some(finished), Value::Null);
         out.push(self.event("response.completed", json!({ "response": whole })));
     }
 }

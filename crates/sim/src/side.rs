@@ -67,12 +67,7 @@ pub async fn release(net: Option<&Arc<Net>>, source: &Source, why: Release) -> i
 }
 
 /// Posts JSON and returns the answer's status. It has no time limit.
-pub async fn post(
-    net: Option<&Arc<Net>>,
-    (host, port): (&str, u16),
-    path: &str,
-    body: &str,
-) -> io::Result<u16> {
+pub async fn post(net: Option<&Arc<Net>>, host: &str, port: u16, path: &str, body: &str) -> io::Result<u16> {
     let mut peer = Peer::at(net, host, port).await?;
     peer.exchange("POST", path, body).await.map(|(status, _)| status)
 }

@@ -13,6 +13,15 @@ use super::fail::ApiFailure;
 use super::r#gen::{Finish, Gen, Piece};
 use super::tokens;
 
+/// A fault in a stream, and when it strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamTwist {
+    /// What goes wrong.
+    pub fault: StreamFault,
+    /// Events that are sent before.
+    pub after_events: usize,
+}
+
 /// Events of a stream before [`super::FaultKind::ErrorEvent`] or
 /// [`super::FaultKind::CloseWithoutDone`] strikes.
 pub const EVENTS_BEFORE_FAULT: usize = 3;
@@ -28,6 +37,14 @@ pub enum StreamFault {
     Recompute,
 }
 
+impl StreamFault {
+    /// The fault after so many events.
+    #[must_use]
+    pub fn after(self, events: usize) -> StreamTwist {
+        StreamTwist { fault: self, after_events: events }
+    }
+}
+
 /// Getting the KV, to be awaited inside the stream: as in vLLM the head is sent before the engine
 /// has answered.
 pub type Beginning = Pin<Box<dyn Future<Output = Result<Gen, ApiFailure>> + Send>>;
@@ -37,7 +54,7 @@ pub struct Sse {
     phase: Phase,
     format: Box<dyn Format>,
     out: std::collections::VecDeque<Bytes>,
-    twist: Option<(StreamFault, usize)>,
+    twist: Option<StreamTwist>,
     events: usize,
     id: String,
 }
@@ -55,7 +72,7 @@ impl Sse {
         beginning: Beginning,
         mut format: Box<dyn Format>,
         id: String,
-        twist: Option<(StreamFault, usize)>,
+        twist: Option<StreamTwist>,
     ) -> Sse {
         let mut out = Vec::new();
         format.announce(&mut out);
@@ -65,10 +82,10 @@ impl Sse {
     /// The next event; None at the end.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
-            if let Some((twist, events)) = self.twist
-                && self.events >= events
+            if let Some(StreamTwist { fault, after_events }) = self.twist
+                && self.events >= after_events
             {
-                self.strike(twist);
+                self.strike(fault);
             }
             if let Some(event) = self.out.pop_front() {
                 self.events += 1;

@@ -3,17 +3,21 @@
 
 use super::{BlockIds, Core, Fingerprint, JobId, Prompt, text};
 
+/// The order to keep a decoder's blocks for the next turn.
+pub struct KeptBack<'a> {
+    /// Name under which they are kept.
+    pub request_id: &'a str,
+    /// Prompt and answer so far.
+    pub tokens: &'a [u32],
+    /// Time for which they are kept, in µs.
+    pub lease_us: u64,
+}
+
 impl Core {
-    /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next
-    /// turn, under `request_id`: their ids, one more than are full perhaps, as the engine takes a
-    /// block before it has a token for it.
-    pub fn keep_back(
-        &mut self,
-        now_us: u64,
-        id: JobId,
-        request_id: &str,
-        (tokens, lease_us): (&[u32], u64),
-    ) -> BlockIds {
+    /// Keeps all blocks of job `id` for the next turn. Returns their ids, one more than are full
+    /// perhaps, as the engine takes a block before it has a token for it.
+    pub fn keep_back(&mut self, now_us: u64, id: JobId, kept: &KeptBack<'_>) -> BlockIds {
+        let KeptBack { request_id, tokens, lease_us } = *kept;
         let Some(job) = self.jobs.get(&id) else { return Vec::new() };
         let prints = text::block_prints(tokens, self.block_tokens);
         let whole = tokens.len() / self.block_tokens;

@@ -223,7 +223,7 @@ async fn link(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
         stream.read_exact(&mut body).await?;
         let (answer, fault) = answer(shared, op, &body);
         let Some(answer) = answer else { continue };
-        if !say(&mut stream, (op, seq, answer), fault, &mut held).await? {
+        if !say(&mut stream, MetaReply { op, seq, body: answer }, fault, &mut held).await? {
             return Ok(());
         }
     }
@@ -245,14 +245,21 @@ fn answer(shared: &Shared, op: i16, body: &[u8]) -> (Option<Vec<u8>>, MetaFault)
     (answer.filter(|_| !silent), fault)
 }
 
+/// An answer before it is framed.
+struct MetaReply {
+    op: i16,
+    seq: u32,
+    body: Vec<u8>,
+}
+
 /// Sends an answer the way the fault has it; `false` ends the link.
 async fn say(
     stream: &mut TcpStream,
-    answer: (i16, u32, Vec<u8>),
+    answer: MetaReply,
     fault: MetaFault,
     held: &mut Option<Vec<u8>>,
 ) -> io::Result<bool> {
-    let (op, seq, body) = answer;
+    let MetaReply { op, seq, body } = answer;
     let frame = frames::frame(op, seq, &body);
     match fault {
         MetaFault::Silent => {}
