@@ -42,7 +42,7 @@ pub(super) async fn kept_out(
     };
     let why = "asks for this change, which none may: send it by a program that is no browser, or set \
                server.admin_key and send that, too, in the header X-API-Key";
-    reply::error(&refusal(sign, why))
+    reply::error(&refusal(&sign, why))
 }
 
 /// Lets on what generates, but where that takes no key not for a page of another origin whose
@@ -60,10 +60,11 @@ pub(super) fn check(gateway: &Gateway, uri: &Uri, headers: &HeaderMap) -> Result
     }
     let why = "asks, and its browser did not ask before whether it may: send `Content-Type: application/json`, \
                by a program that is no browser or from an origin that server.cors_origins names";
-    Err(refusal(sign, why))
+    Err(refusal(&sign, why))
 }
 
-fn refusal((name, value): (&str, &HeaderValue), why: &str) -> Error {
+fn refusal(sign: &Sign<'_>, why: &str) -> Error {
+    let Sign { name, value } = sign;
     let value = printable(&String::from_utf8_lossy(value.as_bytes()));
     Error::new(Kind::ForeignPage, format!("`{name}: {value}` says that a page of another origin {why}"))
 }
@@ -82,19 +83,25 @@ fn is_named(origins: &[HeaderValue], headers: &HeaderMap) -> bool {
     known || origins.iter().any(|origin| origin == "*")
 }
 
-/// The header that shows a page of another origin than the one that is asked; None where there is
-/// none.
-fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<(&'static str, &'a HeaderValue)> {
+/// A header that shows a page of another origin than the one that is asked.
+#[derive(Debug, PartialEq)]
+struct Sign<'a> {
+    name: &'static str,
+    value: &'a HeaderValue,
+}
+
+/// The first header that shows a page of another origin; None where there is none.
+fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<Sign<'a>> {
     let theirs = |site: &&HeaderValue| !OURS.iter().any(|ours| site == ours);
     if headers.contains_key(SITE) {
         // The browser has compared what it was told to ask, whatever a proxy made of `Host`.
-        return headers.get_all(SITE).iter().find(theirs).map(|site| ("Sec-Fetch-Site", site));
+        return headers.get_all(SITE).iter().find(theirs).map(|value| Sign { name: "Sec-Fetch-Site", value });
     }
     // HTTP/2 has no `Host`, but an authority in its stead.
     let host = uri.authority().map(Authority::as_str);
     let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok()).unwrap_or_default();
-    let origin = headers.get_all(header::ORIGIN).iter().find(|origin| !is_at(origin, host))?;
-    Some(("Origin", origin))
+    let value = headers.get_all(header::ORIGIN).iter().find(|origin| !is_at(origin, host))?;
+    Some(Sign { name: "Origin", value })
 }
 
 /// True if an origin's host and port are those of `host`. `null` is the origin of pages that have
@@ -145,7 +152,7 @@ mod tests {
         assert_eq!(sign(&uri, &headers), None);
         let evil = HeaderValue::from_static("http://evil");
         headers.append(header::ORIGIN, evil.clone());
-        assert_eq!(sign(&uri, &headers), Some(("Origin", &evil)), "one of two is enough");
+        assert_eq!(sign(&uri, &headers), Some(Sign { name: "Origin", value: &evil }), "one of two is enough");
     }
 
     fn with(name: HeaderName, values: &[&'static str]) -> HeaderMap {

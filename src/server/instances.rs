@@ -113,7 +113,7 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
         }
     }
     let done = format!("add {} instances", role.name());
-    message(&done, &added, ("waiting to be added", &waiting))
+    message(&done, &added, "waiting to be added", &waiting)
 }
 
 /// Removes engines; those with work left drain first. With `?wait_ms=`, the answer comes when they
@@ -143,7 +143,7 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     let [draining, removed] =
         [draining, removed].map(|side| side.into_iter().map(Endpoint::to_string).collect::<Vec<_>>());
     let done = format!("remove {} instances", role.name());
-    changed(&gateway, message(&done, &removed, ("isolated and waiting to be removed", &draining)))
+    changed(&gateway, message(&done, &removed, "isolated and waiting to be removed", &draining))
 }
 
 /// Time for which the caller wants to wait.
@@ -321,7 +321,7 @@ fn changed(gateway: &Gateway, message: String) -> Response<Body> {
 
 /// Text of the work that is done and that is still to come, in the reference's sentences; empty
 /// parts are left out.
-fn message(done: &str, at_once: &[String], (state, later): (&str, &[String])) -> String {
+fn message(done: &str, at_once: &[String], state: &str, later: &[String]) -> String {
     let mut sentences = Vec::new();
     if !at_once.is_empty() || later.is_empty() {
         sentences.push(format!("{done}: {}.", python_list(at_once)));

@@ -182,29 +182,35 @@ pub async fn serve(
     let places = gateway.edge.now().connections;
     let reach = ListenerScope::of_clients(&bound.addresses());
     let front = Front::of_clients(gateway, router(gateway.clone()), reach);
-    let clients = face(gateway, (bound, front), (places, tls.clone()), drain);
+    let clients = Face { bound, front, places, tls: tls.clone() }.serve(gateway, drain);
     let Some(bound) = admin else { return clients.await };
     let front = Front::of_operators(admin_router(gateway.clone()));
-    let operators = face(gateway, (bound, front), (ADMIN_CONNECTIONS, tls), drain);
+    let operators = Face { bound, front, places: ADMIN_CONNECTIONS, tls }.serve(gateway, drain);
     let (clients, operators) = tokio::join!(clients, operators);
     clients + operators
 }
 
-/// One listener with its routes, for so many connections at once.
-async fn face(
-    gateway: &Arc<Gateway>,
-    (bound, front): (Bound, Front),
-    (places, tls): (usize, Option<Arc<ListenerTls>>),
-    drain: Duration,
-) -> usize {
-    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
-    let mut acceptors = JoinSet::new();
-    for listener in bound.0 {
-        let (front, tls) = (front.clone(), tls.clone());
-        let door = Door { gateway: gateway.clone(), front, tls, places: places.clone() };
-        acceptors.spawn(door.accept(listener, drain));
+/// The sockets of one audience with their routes.
+struct Face {
+    bound: Bound,
+    front: Front,
+    /// Connections at once.
+    places: usize,
+    tls: Option<Arc<ListenerTls>>,
+}
+
+impl Face {
+    /// Accepts connections until the gateway stops. Returns how many were cut.
+    async fn serve(self, gateway: &Arc<Gateway>, drain: Duration) -> usize {
+        let places = Arc::new(Semaphore::new(self.places.min(Semaphore::MAX_PERMITS)));
+        let mut acceptors = JoinSet::new();
+        for listener in self.bound.0 {
+            let (front, tls) = (self.front.clone(), self.tls.clone());
+            let door = Door { gateway: gateway.clone(), front, tls, places: places.clone() };
+            acceptors.spawn(door.accept(listener, drain));
+        }
+        acceptors.join_all().await.into_iter().sum()
     }
-    acceptors.join_all().await.into_iter().sum()
 }
 
 struct Door {

@@ -55,7 +55,7 @@ pub(super) async fn one(
         return reply::error(&auth::no_such_model(request.uri().path().trim_start_matches("/v1/models/")));
     };
     let caller = auth::caller(&gateway, request.extensions());
-    match entry(&gateway, &caller, (&name, request.headers())).await {
+    match entry(&gateway, &caller, &name, request.headers()).await {
         Ok(model) => reply::json(StatusCode::OK, model.to_string()),
         Err(refused) => refused.into_answer(),
     }
@@ -64,7 +64,8 @@ pub(super) async fn one(
 async fn entry(
     gateway: &Gateway,
     caller: &Caller,
-    (name, headers): (&str, &HeaderMap),
+    name: &str,
+    headers: &HeaderMap,
 ) -> Result<Value, Refused> {
     // Engines are not asked for what the caller may not use: the time of an answer would tell that
     // it exists.

@@ -132,16 +132,14 @@ pub(super) async fn serve(
         PassthroughAccount::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
     account.traced(gateway.span(&request, &id, arrived));
     let until = arrived + gateway.relay.settings.now().total;
-    let mut response = match run(gateway, (request, until), (kind, passage), &mut account).await {
+    let mut response = match run(gateway, RoutedRequest { kind, passage, request, until }, &mut account).await
+    {
         Ok((response, reservation)) => {
             account.answers(response.status());
             response.map(|body| {
                 let silence = IdleTimeout::new(gateway.relay.settings.now().gap, until);
-                axum::body::Body::new(PassthroughBody::new(
-                    body,
-                    silence,
-                    (gateway.relay.clone(), account, reservation),
-                ))
+                let relay = gateway.relay.clone();
+                axum::body::Body::new(PassthroughBody::new(body, silence, relay, account, reservation))
             })
         }
         Err(e) => {
@@ -157,10 +155,18 @@ pub(super) async fn serve(
     response
 }
 
+/// A request, and what the table of routes says of it.
+struct RoutedRequest {
+    kind: table::Body,
+    passage: Passage,
+    request: Request,
+    /// Time at which its answer must be over.
+    until: Instant,
+}
+
 async fn run(
     gateway: &Gateway,
-    (request, until): (Request, Instant),
-    (kind, passage): (table::Body, Passage),
+    RoutedRequest { kind, passage, request, until }: RoutedRequest,
     account: &mut PassthroughAccount,
 ) -> Result<(Answer, Reservation), Error> {
     let edge = &gateway.edge.now();
@@ -209,7 +215,7 @@ async fn run(
     account.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
-        match try_role(gateway, *role, (&engine_request, account), last).await {
+        match try_role(gateway, *role, &engine_request, account, last).await {
             Ok(answer) => return Ok(answer),
             Err(failure) => {
                 let again = failure.again;
@@ -247,7 +253,8 @@ fn engine_headers(gateway: &Gateway, head: &Head, account: &PassthroughAccount) 
 async fn try_role(
     gateway: &Gateway,
     role: Role,
-    (engine_request, account): (&EngineRequest, &mut PassthroughAccount),
+    engine_request: &EngineRequest,
+    account: &mut PassthroughAccount,
     mut last: Failure,
 ) -> Result<(Answer, Reservation), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
@@ -271,7 +278,7 @@ async fn try_role(
         }
         tried.push(reservation.instance().id());
         account.leg(reservation.instance());
-        match once(gateway, (engine_request, account.id()), reservation).await {
+        match once(gateway, engine_request, account.id(), reservation).await {
             Ok(answer) => {
                 let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
                 match refusal_votes.weigh(&gateway.relay, account.id(), answer, alone) {
@@ -298,7 +305,8 @@ fn cleaned(mut answer: Answer) -> Answer {
 
 async fn once(
     gateway: &Gateway,
-    (engine_request, id): (&EngineRequest, &str),
+    engine_request: &EngineRequest,
+    id: &str,
     reservation: Reservation,
 ) -> Result<EngineAnswer, Failure> {
     let EngineRequest { trace, method, target, .. } = engine_request;
@@ -354,14 +362,15 @@ async fn once(
         Err(failure) => span.fail(failure.reason()),
     }
     span.close();
-    judge_outcome(&gateway.relay, (engine_request, id), outcome, reservation)
+    judge_outcome(&gateway.relay, engine_request, id, outcome, reservation)
 }
 
 /// Books what came of a request on one engine, and tells if a refusal may be that engine's own
 /// trouble.
 fn judge_outcome(
     relay: &Relay,
-    (engine_request, id): (&EngineRequest, &str),
+    engine_request: &EngineRequest,
+    id: &str,
     outcome: Result<Answer, failure::Failure>,
     reservation: Reservation,
 ) -> Result<EngineAnswer, Failure> {
@@ -411,7 +420,9 @@ impl PassthroughBody {
     fn new(
         body: BegunBody,
         silence: IdleTimeout,
-        (relay, account, reservation): (Arc<Relay>, PassthroughAccount, Reservation),
+        relay: Arc<Relay>,
+        account: PassthroughAccount,
+        reservation: Reservation,
     ) -> PassthroughBody {
         let mut held = PassthroughBody { body, silence, account, reservation, relay };
         held.complete_if_ended();

@@ -65,7 +65,7 @@ pub(super) async fn keeper(
     let _place = place.map_err(|_| Error::new(Kind::Overloaded, "too many responses are looked for"))?;
     let asked = decoders.iter().take(ASKED);
     let mut words: FuturesUnordered<_> = asked
-        .map(|decoder| async move { (decoder.id(), ask_decoder(gateway, decoder, (id, client)).await) })
+        .map(|decoder| async move { (decoder.id(), ask_decoder(gateway, decoder, id, client).await) })
         .collect();
     let mut sure = true;
     while let Some((decoder, presence)) = words.next().await {
@@ -149,7 +149,8 @@ fn is_member(gateway: &Gateway, decoder: InstanceId) -> bool {
 async fn ask_decoder(
     gateway: &Gateway,
     decoder: &Instance,
-    (id, client): (&str, &HeaderMap),
+    id: &str,
+    client: &HeaderMap,
 ) -> ResponsePresence {
     let edge = gateway.edge.now();
     let authorization = edge.engine_authorization.as_ref().or(client.get(AUTHORIZATION));
