@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Rules;
-use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
+use crate::fleet::{EngineRanks, Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
 use crate::route::{Bind, Policy, SchedulerSettings};
 use crate::util::rng;
 
@@ -21,7 +21,8 @@ fn ms(ms: u64) -> Duration {
 /// The engines as configured.
 pub async fn fleet(config: &Config) -> Fleet {
     let fleet = Fleet::with(fleet_settings(config));
-    fleet.configure_ranks(config.fleet.ranks());
+    let ranks = config.fleet.ranks().into_iter();
+    fleet.configure_ranks(ranks.map(|(engine, ranks)| EngineRanks { engine, ranks }));
     fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
     fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
     fleet.want(Owner::Configuration, Role::Encode, &config.encode_endpoints());

@@ -46,7 +46,7 @@ pub use member::Member;
 pub use pace::{Pace, Paces};
 pub use pending_decodes::{PendingDecode, PendingDecodes};
 use ranks::RankCounts;
-pub use ranks::RankRule;
+pub use ranks::{EngineRanks, RankRule};
 pub use reports::{Outcome, Sign};
 pub use reservation::Reservation;
 pub use roster::Owner;

@@ -59,10 +59,20 @@ impl RankCounts {
     }
 }
 
+/// Number of data-parallel ranks that the configuration gives one engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineRanks {
+    /// The engine, without a rank.
+    pub engine: Endpoint,
+    /// Its ranks, at least 1.
+    pub ranks: Rank,
+}
+
 impl Fleet {
     /// Engines that have another number of ranks than their role's others.
-    pub fn configure_ranks(&self, engines: impl IntoIterator<Item = (Endpoint, Rank)>) {
-        self.ranks.counts().configured.extend(engines);
+    pub fn configure_ranks(&self, engines: impl IntoIterator<Item = EngineRanks>) {
+        let counts = engines.into_iter().map(|one| (one.engine, one.ranks));
+        self.ranks.counts().configured.extend(counts);
     }
 
     pub(super) fn rank_rule(&self, role: Role) -> RankRule {
@@ -150,7 +160,7 @@ mod tests {
     #[test]
     fn each_engine_has_the_ranks_that_it_tells_of_or_is_configured_with() {
         let fleet = fleet(RankRule::of(2));
-        fleet.configure_ranks([(engine(3), 8)]);
+        fleet.configure_ranks([EngineRanks { engine: engine(3), ranks: 8 }]);
         for port in [1, 2, 3, 4] {
             fleet.add(Role::Prefill, engine(port));
         }
@@ -172,7 +182,7 @@ mod tests {
     #[test]
     fn engines_that_choose_themselves_are_left_alone_unless_named() {
         let fleet = fleet(RankRule::of(1));
-        fleet.configure_ranks([(engine(2), 4)]);
+        fleet.configure_ranks([EngineRanks { engine: engine(2), ranks: 4 }]);
         fleet.add(Role::Prefill, engine(1));
         fleet.add(Role::Prefill, engine(2));
         told(&fleet, 1, 4);

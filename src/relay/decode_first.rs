@@ -85,6 +85,24 @@ struct Partner {
     met: Arc<OnceLock<Arc<Instance>>>,
 }
 
+/// A reserved decoder, and the way to tell its leg who computed the prompt.
+struct BegunDecode {
+    reservation: Reservation,
+    origin: Origin,
+}
+
+/// A decoder's call that is awaited.
+struct AwaitedCall {
+    meeting: Meeting,
+    partner: Partner,
+}
+
+/// A decoder's call, with what it wants to be sent.
+struct DecoderCall {
+    params: Bytes,
+    partner: Partner,
+}
+
 /// A prefiller was chosen.
 struct Note {
     instance: Arc<Instance>,
@@ -209,12 +227,11 @@ impl Relay {
         let (give_up, given_up) = oneshot::channel();
         let (tell, notes) = mpsc::channel(NOTES);
         let met = Arc::new(OnceLock::new());
-        let (origin, partner_met) = (Origin::Called(met.clone()), met.clone());
-        let decode = boxed(|| {
-            self.clone().decode_called(ask.clone(), (reservation, origin), written.clone(), given_up)
-        });
-        let partner = Partner { decoder: decoder.clone(), met: partner_met };
-        let prefill = boxed(|| self.clone().prefill_called(ask.clone(), (meeting, partner), tries, tell));
+        let begun = BegunDecode { reservation, origin: Origin::Called(met.clone()) };
+        let decode = boxed(|| self.clone().decode_called(ask.clone(), begun, written.clone(), given_up));
+        let partner = Partner { decoder: decoder.clone(), met: met.clone() };
+        let awaited = AwaitedCall { meeting, partner };
+        let prefill = boxed(|| self.clone().prefill_called(ask.clone(), awaited, tries, tell));
         Ok(Pair {
             relay: self.clone(),
             ask,
@@ -235,7 +252,7 @@ impl Relay {
     async fn decode_called(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        (reservation, origin): (Reservation, Origin),
+        BegunDecode { reservation, origin }: BegunDecode,
         written: Written,
         given_up: oneshot::Receiver<Failure>,
     ) -> Result<Opening, Failure> {
@@ -256,7 +273,7 @@ impl Relay {
     async fn prefill_called(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        (meeting, partner): (Meeting, Partner),
+        AwaitedCall { meeting, partner }: AwaitedCall,
         tries: Tries,
         tell: mpsc::Sender<Note>,
     ) -> (Meeting, Prefilled) {
@@ -264,7 +281,7 @@ impl Relay {
         let Ok(Some(params)) = timeout(limit, meeting.params()).await else {
             return (meeting, Prefilled::NotCalled(Failure::not_called(limit)));
         };
-        let ended = self.prefill_for(&ask, (params, partner), tries, &tell).await;
+        let ended = self.prefill_for(&ask, DecoderCall { params, partner }, tries, &tell).await;
         meeting.tell(matches!(ended, Prefilled::Done(_)));
         (meeting, ended)
     }
@@ -274,7 +291,7 @@ impl Relay {
     async fn prefill_for(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (params, partner): (Bytes, Partner),
+        DecoderCall { params, partner }: DecoderCall,
         mut tries: Tries,
         tell: &mpsc::Sender<Note>,
     ) -> Prefilled {

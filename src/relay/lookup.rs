@@ -283,7 +283,7 @@ impl PoolQuery {
         let context = [last, salt.clone()];
         let named = tokens.clone();
         let form = move || {
-            let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt.as_deref()))?);
+            let keys = Arc::new(keys_with(&naming, &hashes, named.len(), salt.as_deref())?);
             Ok(Question { tokens: named, hashes, keys, salt: salt.as_deref().unwrap_or_default().into() })
         };
         Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
@@ -295,7 +295,8 @@ impl PoolQuery {
 fn keys_with(
     naming: &Naming,
     hashes: &[BlockHash],
-    (tokens, salt): (usize, Option<&str>),
+    tokens: usize,
+    salt: Option<&str>,
 ) -> Result<KeyBatch, PoolError> {
     let mut keys = KeyBatch::default();
     if let Some(profile) = &naming.keys {

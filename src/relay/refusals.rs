@@ -145,13 +145,13 @@ impl Relay {
     /// Compares an answer that stands with what other engines refused before it, if any did.
     pub(super) fn compare_refusals(&self, id: &str, answered: StatusCode, tries: &mut Tries) {
         for (by, refused) in tries.refusals.take().into_iter().flat_map(|refusals| refusals.by) {
-            self.compare_refusal(id, answered, (&by, refused));
+            self.compare_refusal(id, answered, &by, refused);
         }
     }
 
     /// Holds a refusal against the engine that gave it if another one `answered` otherwise: by
     /// serving, or by refusing the content of a request that this one did not look at.
-    pub fn compare_refusal(&self, id: &str, answered: StatusCode, (by, refused): (&Instance, StatusCode)) {
+    pub fn compare_refusal(&self, id: &str, answered: StatusCode, by: &Instance, refused: StatusCode) {
         if answered.is_client_error() && !is_of_the_engine(refused) {
             self.fleet.acquit(by);
         } else {

@@ -30,7 +30,7 @@ impl RefusalVotes {
         let status = answer.answer.status();
         if !answer.is_doubtful {
             for (by, refused) in self.by.drain(..) {
-                relay.compare_refusal(id, status, (&by, refused));
+                relay.compare_refusal(id, status, &by, refused);
             }
             return Some(answer);
         }

@@ -411,7 +411,7 @@ impl PrefillScheduler {
             shared_prefixes,
             seen: HeldByLanes::default(),
         };
-        self.look(&mut waiting, Some((now, sight)));
+        self.look(&mut waiting, Some(Sight { now, view: sight }));
         self.all_terms(&waiting, now, &self.outlooks(now), self.line.len())
     }
 
@@ -432,17 +432,17 @@ impl PrefillScheduler {
     }
 
     /// Brings up to date what is known of who holds what of a prompt. Whether others were asked.
-    fn look(&self, waiting: &mut Waiting, sight: Option<(Seconds, &dyn CacheView)>) -> bool {
+    fn look(&self, waiting: &mut Waiting, sight: Option<Sight<'_>>) -> bool {
         let (lanes, seen) = (self.lanes.len(), &mut waiting.seen);
         let mut asked = false;
         let news = seen.version != Some(self.residents.version()) || seen.own_tokens.len() != lanes;
-        if let Some((now, sight)) = sight
+        if let Some(Sight { now, view }) = sight
             && seen.told_s.is_none_or(|told_s| now - told_s > self.settings.sight_s)
         {
             seen.told_s = Some(now);
             seen.told_tokens.clear();
             seen.told_tokens.resize(lanes, None);
-            sight.hbm_tokens(&waiting.job, &mut seen.told_tokens);
+            view.hbm_tokens(&waiting.job, &mut seen.told_tokens);
             asked = true;
         }
         if !news {
@@ -456,6 +456,12 @@ impl PrefillScheduler {
         }
         asked
     }
+}
+
+/// A source of what prefillers hold, and the time at which it is asked.
+struct Sight<'a> {
+    now: Seconds,
+    view: &'a dyn CacheView,
 }
 
 fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {

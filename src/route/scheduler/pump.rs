@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Ticket, hit};
+use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Sight, Ticket, hit};
 use crate::route::choose::{Candidate, Policy, RequestFacts, Standing, TieBreak, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Lane, LaneBooking};
@@ -115,7 +115,7 @@ impl PrefillScheduler {
     /// plans it there.
     fn consider(&mut self, walk: &mut Walk<'_>, waiting: &mut Waiting, others: usize) -> Option<Commit> {
         let now = walk.now;
-        let asked = self.look(waiting, Some((now, walk.sight)));
+        let asked = self.look(waiting, Some(Sight { now, view: walk.sight }));
         // Of prompts whose blocks have no names of the engines' nobody can tell.
         if asked && waiting.job.named {
             for (at, lane) in self.lanes.iter_mut().enumerate() {
