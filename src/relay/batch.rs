@@ -27,7 +27,7 @@ use crate::relay::merged::Merged;
 use crate::relay::resume::Follower;
 use crate::relay::stream::{Source, Stream};
 use crate::relay::vacancy::Passage;
-use crate::relay::{Refusal, Relay, in_time, job, too_long};
+use crate::relay::{Refusal, Relay, in_time, job};
 
 /// Parts of one request on their way to their first event at once, so that it does not take the
 /// whole line.
@@ -77,7 +77,7 @@ impl Relay {
         let together = match begun {
             Ok(together) => together,
             Err(error) => {
-                let error = error.unwrap_or_else(|| too_long(&ledger));
+                let error = error.of_request(&ledger);
                 return Err(Box::new(Refusal { error, ledger }));
             }
         };

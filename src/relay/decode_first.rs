@@ -8,76 +8,31 @@
 //! | prefilled, no byte yet | the leg is dropped, the decoder aborts | a fresh pair |
 //! | streaming | as in the other order | as in the other order |
 
-use std::future::Future;
-use std::pin::Pin;
+mod pair;
+
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
+use self::pair::{Lost, PairEnd};
 use crate::dialect::shape::Bypass;
 use crate::dialect::{self, Transfer, layerwise};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Placement, Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::relay::box_in_place::boxed;
 use crate::relay::decision_log::OutcomeWriter;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, DecodeSpec, Opening, PrefillEnd, PrefillSpec};
-use crate::relay::origin::{self, Origin, PrefillPartners};
+use crate::relay::origin::{Origin, PrefillPartners};
 use crate::relay::prefill_report::Answered;
-use crate::relay::progress::{LOOK, Waiting};
-use crate::relay::rendezvous::{Meeting, Watch};
+use crate::relay::rendezvous::Meeting;
 use crate::relay::vacancy::nobody;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
-
-/// A decoder that answers has its KV, and the prefiller is about to answer: so long it is waited
-/// for, for its counts.
-const TAIL: Duration = Duration::from_millis(100);
-
-/// Placements that the request has not been told of yet; one attempt has no more.
-const NOTES: usize = 64;
-
-type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
-type PrefillLeg = Pin<Box<dyn Future<Output = (Meeting, Prefilled)> + Send>>;
-
-/// Reason why there is no answer: the side at fault, and how it failed.
-type Lost = (Role, Failure);
-
-/// One decoder, and the prefiller that it calls for. Dropped in the middle, both may go on.
-struct Pair {
-    relay: Arc<Relay>,
-    ask: Arc<Ask>,
-    decoder: Arc<Instance>,
-    /// Of the decode leg.
-    written: Written,
-    /// `None` when it has ended, as with the prefill.
-    decode: Option<DecodeLeg>,
-    prefill: Option<PrefillLeg>,
-    /// Ends the decode leg with a failure of its own.
-    give_up: Option<oneshot::Sender<Failure>>,
-    notes: mpsc::Receiver<Note>,
-    watch: Watch,
-    /// After the prefill, for calls that are repeated.
-    meeting: Option<Meeting>,
-    /// The prefiller that has written.
-    met: Arc<OnceLock<Arc<Instance>>>,
-    /// Limits of the decoder, once it should have its KV.
-    due: Option<Due>,
-}
-
-/// Limits of a decoder that should have its KV, and does not begin.
-struct Due {
-    /// Time since when it should have it, in ms of the fleet's clock.
-    since_ms: u64,
-    next_look: Instant,
-    end: Instant,
-}
 
 /// The decoder that a prefill is for, and the way to tell its leg who computed the prompt.
 struct Partner {
@@ -125,15 +80,6 @@ enum Prefilled {
     NotCalled(Failure),
 }
 
-/// Next event of a pair.
-enum Event {
-    Chosen(Note),
-    Prefilled(Meeting, Prefilled),
-    Decoded(Result<Opening, Failure>),
-    /// The decoder has not begun yet.
-    Look,
-}
-
 impl Relay {
     /// Reason why a request has no prefill leg, whatever the loads.
     pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
@@ -174,7 +120,7 @@ impl Relay {
             if decode.passage.is_none() {
                 decode.passage =
                     self.vacancy(Role::Decode, ask.arrived).await.map_err(|error| match before {
-                        Some((role, failure)) if error.kind() == Kind::NoDecoder => failure.into_error(role),
+                        Some(lost) if error.kind() == Kind::NoDecoder => lost.failure.into_error(lost.role),
                         _ => error,
                     })?;
             }
@@ -183,12 +129,12 @@ impl Relay {
             ledger.leg(reservation.instance());
             prefill.tried.extend_from_slice(decode.avoided());
             let mut pair = self.pair(ask, reservation, prefill.copy())?;
-            let (role, failure) = match pair.run(&mut prefill, ledger).await? {
-                Ok(end) => {
+            let Lost { role, failure } = match pair.run(&mut prefill, ledger).await? {
+                PairEnd::Ended(end) => {
                     self.compare_refusals(&ask.id, end.status(), &mut decode);
                     return Ok(end);
                 }
-                Err(lost) => lost,
+                PairEnd::Lost(lost) => lost,
             };
             drop(pair);
             let weighed = match role {
@@ -201,7 +147,7 @@ impl Relay {
             };
             let is_decoder = role == Role::Decode;
             if is_decoder && self.room_after((role, &failure), ask.arrived, &mut decode).await? {
-                before = Some((role, failure));
+                before = Some(Lost { role, failure });
                 continue;
             }
             decode.left = if failure.busy() { decode.left.min(1) } else { decode.left };
@@ -212,40 +158,8 @@ impl Relay {
             }
             let of_the_prefill = role == Role::Decode && failure.may_be_of_the_handoff();
             decode.suspects.extend(ledger.prefiller().filter(|_| of_the_prefill));
-            before = Some((role, failure));
+            before = Some(Lost { role, failure });
         }
-    }
-
-    /// Begins with a decoder, under an id that is this pair's alone and that nobody can guess.
-    fn pair(self: &Arc<Self>, ask: &Arc<Ask>, reservation: Reservation, tries: Tries) -> Result<Pair, Error> {
-        let id = uuid::Uuid::new_v4().simple().to_string();
-        let ask = Arc::new(ask.under(&id));
-        let names = layerwise::engine_ids(ask.api, &id, layerwise::prompts(ask.api, &ask.body));
-        let full = || Error::new(Kind::Overloaded, "too many requests wait for a decoder's call");
-        let meeting = names.and_then(|names| self.rendezvous.open(names)).ok_or_else(full)?;
-        let (watch, decoder, written) = (meeting.watch(), reservation.instance().clone(), Written::default());
-        let (give_up, given_up) = oneshot::channel();
-        let (tell, notes) = mpsc::channel(NOTES);
-        let met = Arc::new(OnceLock::new());
-        let begun = BegunDecode { reservation, origin: Origin::Called(met.clone()) };
-        let decode = boxed(|| self.clone().decode_called(ask.clone(), begun, written.clone(), given_up));
-        let partner = Partner { decoder: decoder.clone(), met: met.clone() };
-        let awaited = AwaitedCall { meeting, partner };
-        let prefill = boxed(|| self.clone().prefill_called(ask.clone(), awaited, tries, tell));
-        Ok(Pair {
-            relay: self.clone(),
-            ask,
-            decoder,
-            written,
-            decode: Some(decode),
-            prefill: Some(prefill),
-            give_up: Some(give_up),
-            notes,
-            watch,
-            meeting: None,
-            met,
-            due: None,
-        })
     }
 
     /// The decode leg, for as long as nobody gives it up.
@@ -349,169 +263,5 @@ impl Relay {
                 };
             }
         }
-    }
-}
-
-impl Pair {
-    /// Until the answer begins, or the pair is lost.
-    async fn run(
-        &mut self,
-        tries: &mut Tries,
-        ledger: &mut Ledger,
-    ) -> Result<Result<DecodeEnd, Lost>, Error> {
-        loop {
-            match self.next().await {
-                Event::Chosen(note) => chosen(note, tries, ledger),
-                Event::Prefilled(meeting, ended) => {
-                    self.meeting = Some(meeting);
-                    match ended {
-                        Prefilled::Done(answered) => self.prefilled(answered, ledger),
-                        // The decoder's own failure: it comes out as the decode leg's.
-                        Prefilled::NotCalled(failure) => self.give_up(failure),
-                        Prefilled::Refused(answer) => return Ok(Ok(DecodeEnd::Whole(answer))),
-                        Prefilled::Failed(failure) => return Ok(Err((Role::Prefill, failure))),
-                        Prefilled::Nobody(nobody) => return Err(nobody),
-                    }
-                }
-                Event::Look => self.look(),
-                Event::Decoded(outcome) => {
-                    self.wind_up(outcome.is_ok(), tries, ledger).await;
-                    let ended = self.relay.opened(&self.ask, outcome, None, ledger);
-                    return Ok(ended.map_err(|failure| (Role::Decode, failure)));
-                }
-            }
-        }
-    }
-
-    async fn next(&mut self) -> Event {
-        let look = self.due.as_ref().map(|due| due.next_look);
-        tokio::select! {
-            biased;
-            Some(note) = self.notes.recv() => Event::Chosen(note),
-            (meeting, ended) = of(&mut self.prefill) => {
-                self.prefill = None;
-                Event::Prefilled(meeting, ended)
-            }
-            outcome = of(&mut self.decode) => {
-                self.decode = None;
-                Event::Decoded(outcome)
-            }
-            () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => Event::Look,
-        }
-    }
-
-    fn give_up(&mut self, failure: Failure) {
-        if let Some(give_up) = self.give_up.take() {
-            // The leg may have ended meanwhile.
-            let _ = give_up.send(failure);
-        }
-    }
-
-    /// Gives the decoder up when its time is over, or when it is left behind by others: what was
-    /// written for it may never have arrived.
-    fn look(&mut self) {
-        let Some(due) = &mut self.due else { return };
-        let now = Instant::now();
-        due.next_look = due.end.min(now + LOOK);
-        let (since_ms, is_over) = (due.since_ms, now >= due.end);
-        let shape = &self.ask.shape;
-        let waiting = Waiting {
-            producer: self.met.get(),
-            most_tokens: shape.most_tokens,
-            ..Waiting::on(&self.decoder, Some(origin::pace(&self.ask)), shape.prompt_tokens)
-        };
-        let failure = match is_over {
-            true => Some(Failure::late(self.patience())),
-            false => self.relay.left_behind(waiting, since_ms),
-        };
-        if let Some(failure) = failure {
-            self.due = None;
-            self.give_up(failure);
-        }
-    }
-
-    /// Time that the decoder has from the end of the prefill on.
-    fn patience(&self) -> Duration {
-        let settings = self.relay.settings.now();
-        if self.ask.shape.stream { settings.first_byte } else { settings.answer }
-    }
-
-    fn prefilled(&mut self, answered: Option<Answered>, ledger: &mut Ledger) {
-        ledger.leg(&self.decoder);
-        ledger.takes(Role::Prefill, None);
-        self.relay.answered(&self.ask, answered, ledger);
-        let now = Instant::now();
-        let end = now + self.patience();
-        self.due = Some(Due { since_ms: self.relay.fleet.now_ms(), next_look: end.min(now + LOOK), end });
-    }
-
-    /// The decode leg has ended: a prefill that it called for is about to end, too, or is of no
-    /// more use.
-    async fn wind_up(&mut self, begun: bool, tries: &mut Tries, ledger: &mut Ledger) {
-        let Some(mut prefill) = self.prefill.take().filter(|_| begun && self.watch.has_called()) else {
-            return;
-        };
-        let ended = timeout(TAIL, &mut prefill).await;
-        while let Ok(note) = self.notes.try_recv() {
-            chosen(note, tries, ledger);
-        }
-        ledger.leg(&self.decoder);
-        match ended {
-            Ok((_, Prefilled::Done(answered))) => self.prefilled(answered, ledger),
-            Ok(_) => {}
-            Err(_) => self.relay.releases.finish(Box::pin(async move {
-                let _ = prefill.await;
-            })),
-        }
-    }
-}
-
-/// A prefiller was chosen for the request.
-fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
-    tries.left = tries.left.saturating_sub(1);
-    tries.made += 1;
-    tries.tried.push(note.instance.id());
-    ledger.leg(&note.instance);
-    ledger.placed(&note.choice, note.at, note.outcome_writer);
-}
-
-/// A leg's end; never, where it has ended before.
-async fn of<T>(leg: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
-    match leg {
-        Some(leg) => leg.await,
-        None => std::future::pending().await,
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // A pair of which one leg has ended has nothing to wait for.
-        let (Some(mut decode), Some(mut prefill)) = (self.decode.take(), self.prefill.take()) else {
-            return;
-        };
-        if !self.written.get() {
-            return;
-        }
-        let settings = self.relay.settings.now();
-        let prompt_tokens = self.ask.shape.prompt_tokens;
-        let mut watch = self.watch.clone();
-        self.relay.releases.finish(Box::pin(async move {
-            tokio::select! {
-                () = watch.called() => {}
-                _ = &mut decode => return,
-                _ = &mut prefill => return,
-                () = sleep(settings.abandon_grace) => return,
-            }
-            let time = settings.prefill.max(settings.computing(settings.prefill, prompt_tokens));
-            let _ = timeout(time, async {
-                tokio::select! {
-                    _ = &mut prefill => {}
-                    outcome = &mut decode => if outcome.is_ok() {
-                        let _ = timeout(TAIL, &mut prefill).await;
-                    },
-                }
-            })
-            .await;
-        }));
     }
 }

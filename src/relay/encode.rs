@@ -39,8 +39,23 @@ pub(super) struct Encodings {
     pub(super) prefiller: Option<Passage>,
 }
 
-/// An encoder's answer about an item, or its refusal, which is the client's answer.
-type End<T> = Result<T, Box<Response<Bytes>>>;
+/// What came of an item.
+enum ItemEnd {
+    /// Its embeddings, and the encoder that has them.
+    Encoded { encoded: Encoded, by: Arc<Instance> },
+    /// An encoder's refusal, which is the client's answer.
+    Refused(Box<Response<Bytes>>),
+}
+
+impl ItemEnd {
+    /// Status of the encoder's answer.
+    fn status(&self) -> StatusCode {
+        match self {
+            ItemEnd::Encoded { .. } => StatusCode::OK,
+            ItemEnd::Refused(refusal) => refusal.status(),
+        }
+    }
+}
 
 impl Relay {
     /// True if there is an encoder, and somebody to decode what it would encode.
@@ -68,11 +83,11 @@ impl Relay {
             let mut ends = each.buffer_unordered(AT_ONCE);
             while let Some(end) = ends.next().await {
                 match end? {
-                    Ok((encoded, by)) => {
+                    ItemEnd::Encoded { encoded, by } => {
                         all.add(encoded);
                         encoders.push(by);
                     }
-                    Err(refusal) => {
+                    ItemEnd::Refused(refusal) => {
                         encodings.refusal = Some(*refusal);
                         return Ok(encodings);
                     }
@@ -85,12 +100,7 @@ impl Relay {
     }
 
     /// One item, on as many encoders as it takes.
-    async fn encode_item(
-        &self,
-        ask: &Ask,
-        items: &Items,
-        at: usize,
-    ) -> Result<End<(Encoded, Arc<Instance>)>, Error> {
+    async fn encode_item(&self, ask: &Ask, items: &Items, at: usize) -> Result<ItemEnd, Error> {
         let body = items.body(at).map_err(|e| Error::new(Kind::InvalidJson, e.to_string()))?;
         let tokens = estimate::prompt_tokens(items.len_bytes(at));
         let mut tries = Tries::new(self.settings.now().attempts);
@@ -104,15 +114,14 @@ impl Relay {
             let item = Ask { body: body.clone(), ..ask.under(&id) };
             let failure = match self.encode_once(&item, &reservation).await {
                 Ok(end) => {
-                    let status = end.as_ref().err().map_or(StatusCode::OK, |refusal| refusal.status());
-                    self.compare_refusals(&ask.id, status, &mut tries);
-                    return Ok(end.map(|encoded| (encoded, reservation.instance().clone())));
+                    self.compare_refusals(&ask.id, end.status(), &mut tries);
+                    return Ok(end);
                 }
                 Err(failure) => failure,
             };
             drop(reservation);
             let failure = match self.weigh(Role::Encode, failure, &mut tries) {
-                Ok(refusal) => return Ok(Err(Box::new(refusal))),
+                Ok(refusal) => return Ok(ItemEnd::Refused(Box::new(refusal))),
                 Err(failure) => failure,
             };
             if self.room_after((Role::Encode, &failure), ask.arrived, &mut tries).await? {
@@ -124,13 +133,13 @@ impl Relay {
             {
                 return self
                     .conclude(Role::Encode, failure, &mut tries)
-                    .map(|refusal| Err(Box::new(refusal)));
+                    .map(|refusal| ItemEnd::Refused(Box::new(refusal)));
             }
         }
     }
 
     /// One exchange with one encoder.
-    async fn encode_once(&self, item: &Ask, reservation: &Reservation) -> Result<End<Encoded>, Failure> {
+    async fn encode_once(&self, item: &Ask, reservation: &Reservation) -> Result<ItemEnd, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
         let mut span = traced::leg(item, reservation.instance(), "encode");
         let outcome = {
@@ -142,11 +151,11 @@ impl Relay {
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
                     return refusals::judge(reservation.instance(), response)
-                        .map(|refusal| Err(Box::new(refusal)));
+                        .map(|refusal| ItemEnd::Refused(Box::new(refusal)));
                 }
                 let mut encoded = Encoded::default();
                 let read = encoded.read(response.into_body());
-                read.map(|()| Ok(encoded))
+                read.map(|()| ItemEnd::Encoded { encoded, by: reservation.instance().clone() })
                     .map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))
             });
             let tokens = item.shape.prompt_tokens;
@@ -155,7 +164,7 @@ impl Relay {
             self.within(settings.encode, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
-        if matches!(outcome, Ok(Err(_))) {
+        if matches!(outcome, Ok(ItemEnd::Refused(_))) {
             self.fleet.report(reservation.instance(), Outcome::Declined);
             return outcome;
         }

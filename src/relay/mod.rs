@@ -22,6 +22,7 @@ pub mod budget;
 pub mod bypass;
 mod concurrent_decode;
 pub mod decision_log;
+mod decode;
 mod decode_first;
 mod encode;
 pub mod engine_protocol;
@@ -67,7 +68,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::{self, Bypass};
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, LiveProtocol, Need, Placement, Reservation, Role};
+use crate::fleet::{Fleet, LiveProtocol, Placement, Role};
 use crate::intake::Prompts;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
@@ -76,18 +77,18 @@ use crate::util::rng;
 use crate::util::swap::Live;
 use account::Ledger;
 use affinity::Affinity;
-use after_first_poll::meanwhile;
 use answer::Answer;
 use ask::Ask;
 use budget::Retries;
 use concurrent_decode::Early;
 use decision_log::DecisionLog;
+use decode::HandoffEnd;
 use encode::Encodings;
 use failure::Failure;
 use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::PromptLookup;
-use origin::{avoids_prefiller, moves_kv};
+use origin::avoids_prefiller;
 use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
 use request_ids::Names;
@@ -183,7 +184,7 @@ impl Relay {
         match ended {
             Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
             Err(error) => {
-                let error = error.unwrap_or_else(|| too_long(&ledger));
+                let error = error.of_request(&ledger);
                 Err(Box::new(Refusal { error, ledger }))
             }
         }
@@ -311,14 +312,14 @@ impl Relay {
                 },
             };
             let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
-                Ok(end) => {
+                HandoffEnd::Ended(end) => {
                     self.compare_refusals(&ask.id, end.status(), &mut decode);
                     if cut {
                         self.learn_forced(&end);
                     }
                     return Ok(end);
                 }
-                Err(failure) => failure,
+                HandoffEnd::Failed(failure) => failure,
             };
             let failure = match self.weigh(Role::Decode, failure, &mut decode) {
                 Ok(refusal) => return Ok(DecodeEnd::Whole(refusal)),
@@ -364,83 +365,6 @@ impl Relay {
         must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(bypass::Reason::name))
     }
 
-    /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
-    async fn decode(
-        self: &Arc<Self>,
-        ask: &Arc<Ask>,
-        Prefilled { mut guard, mut early, here }: Prefilled,
-        tries: &mut Tries,
-        ledger: &mut Ledger,
-    ) -> Result<Result<DecodeEnd, Failure>, Error> {
-        if let Some(both) = here {
-            return Ok(Box::pin(self.whole(ask, both, tries, ledger)).await);
-        }
-        // Where engines meet by the request's id, both know it by that of this attempt.
-        let ask = &guard.as_ref().map_or_else(|| ask.clone(), |guard| guard.ask().clone());
-        loop {
-            let ended = match early.take() {
-                Some(early) => {
-                    tries.start(early.instance());
-                    ledger.leg(early.instance());
-                    let leg = Box::pin(early.end());
-                    let outcome = meanwhile(leg, || self.prefilled(ask, guard.as_mut(), ledger)).await;
-                    self.opened(ask, outcome, guard.as_mut(), ledger)
-                }
-                None => {
-                    let found = self.free_decoder(ask, guard.as_ref(), tries);
-                    if !matches!(found, Ok(Ok(_))) {
-                        self.prefilled(ask, guard.as_mut(), ledger);
-                    }
-                    let reservation = match found? {
-                        Ok(reservation) => reservation,
-                        Err(failure) => return Ok(Err(failure)),
-                    };
-                    tries.start(reservation.instance());
-                    ledger.leg(reservation.instance());
-                    self.decode_once(ask, reservation, guard.as_mut(), ledger).await
-                }
-            };
-            let failure = match ended {
-                Ok(end) => return Ok(Ok(end)),
-                Err(failure) => failure,
-            };
-            if failure.busy() {
-                // Every further try would cost the busy side a prefill as well.
-                tries.left = tries.left.min(1);
-            }
-            if self.kept.is_out_of_reach(ask, &tries.tried) {
-                // A 404 of anybody else would be taken for the last word.
-                tries.left = 0;
-            }
-            if failure.written || tries.left == 0 || self.speech.now().dialect.binds_pairs() {
-                return Ok(Err(failure));
-            }
-            if !self.back_off(Role::Decode, &failure, tries.made).await {
-                tries.left = 0;
-                return Ok(Err(failure));
-            }
-        }
-    }
-
-    /// A decoder for a hand-off, or for a prompt that it computes itself; the inner error asks for
-    /// a new hand-off.
-    fn free_decoder(
-        &self,
-        ask: &Ask,
-        guard: Option<&HandoffGuard>,
-        tries: &mut Tries,
-    ) -> Result<Result<Reservation, Failure>, Error> {
-        if guard.is_some_and(|guard| guard.stale(self.settings.now().lease)) {
-            tries.left -= 1;
-            return Ok(Err(Failure::stale()));
-        }
-        if self.speech.now().dialect.binds_pairs() {
-            return Err(nobody(Role::Decode));
-        }
-        let prefiller = guard.filter(|guard| moves_kv(guard)).map(|guard| guard.prefiller().id());
-        self.decoder(ask, tries, prefiller).map(Ok)
-    }
-
     /// Waits until the place that is best for the request is about to be free.
     async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placement, Error> {
         let span = traced::step(ask, "decide");
@@ -456,24 +380,6 @@ impl Relay {
         self.meters.waited(placed.choice.waited);
         Ok(placed)
     }
-
-    /// A decoder for what `prefiller` has computed, or will.
-    fn decoder(&self, ask: &Ask, tries: &Tries, prefiller: Option<InstanceId>) -> Result<Reservation, Error> {
-        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-        let keeper = self.kept.keeper_for(ask);
-        let random = rng::random();
-        let (tried, session) = (tries.tried.as_slice(), ask.job.session);
-        let avoided =
-            prefiller.map(|it| self.fleet.avoided_consumers(it)).filter(|avoided| !avoided.is_empty());
-        let avoided = avoided.map(|mut avoided| {
-            avoided.extend_from_slice(tried);
-            avoided
-        });
-        let tried = avoided.as_deref().unwrap_or(tried);
-        let need = Need { tokens, tried, random, keeper, session, under_way: true };
-        let reservation = self.fleet.pick(Role::Decode, need);
-        reservation.ok_or_else(|| nobody(Role::Decode))
-    }
 }
 
 /// True if no other decoder is asked: the leg does more than to answer, and may have begun with it.
@@ -485,10 +391,28 @@ fn is_final(ask: &Ask, failure: &Failure) -> bool {
 async fn in_time<T>(
     end: Instant,
     work: Pin<&mut impl Future<Output = Result<T, Error>>>,
-) -> Result<T, Option<Error>> {
-    timeout_at(end, work).await.map_or(Err(None), |ended| ended.map_err(Some))
+) -> Result<T, Unfinished> {
+    match timeout_at(end, work).await {
+        Ok(ended) => ended.map_err(Unfinished::Failed),
+        Err(_) => Err(Unfinished::TimedOut),
+    }
 }
 
-fn too_long(ledger: &Ledger) -> Error {
-    Error::new(ledger.timeout_kind(), "the request took longer than the gateway's total time limit")
+/// Reason why work within a time limit gave nothing.
+enum Unfinished {
+    TimedOut,
+    Failed(Error),
+}
+
+impl Unfinished {
+    /// The error of the request that `ledger` is kept for.
+    fn of_request(self, ledger: &Ledger) -> Error {
+        match self {
+            Unfinished::Failed(error) => error,
+            Unfinished::TimedOut => Error::new(
+                ledger.timeout_kind(),
+                "the request took longer than the gateway's total time limit",
+            ),
+        }
+    }
 }
