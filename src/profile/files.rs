@@ -59,8 +59,8 @@ pub fn prompter(config: &Config, seed: u64) -> Result<(Prompter, Option<Template
     let tokenizer = Local::from_json(&read("prompt.model_path", &path)?)
         .map_err(|why| FilesError::Tokenizer { path, why })?;
     let (template, without) = match template(config, &dir)? {
-        Ok(template) => (Some(template), None),
-        Err(why) => (None, Some(why)),
+        FoundTemplate::Compiled(template) => (Some(*template), None),
+        FoundTemplate::Unusable(why) => (None, Some(why)),
     };
     let limits = CacheLimits { tokens: config.limit.prompt_cache_tokens, ..CacheLimits::default() };
     let cache = PrefixCache::new(&tokenizer, limits, seed);
@@ -82,8 +82,15 @@ fn encoded_elsewhere(dir: &Path) -> Result<bool, FilesError> {
     Ok(harmony || dir.join("tekken.json").exists())
 }
 
-/// The outer error is the operator's: a template that was asked for by name must do.
-fn template(config: &Config, dir: &Path) -> Result<Result<ChatTemplate, TemplateError>, FilesError> {
+/// The chat template of a model.
+enum FoundTemplate {
+    Compiled(Box<ChatTemplate>),
+    /// There is none, or none that can be rendered exactly.
+    Unusable(TemplateError),
+}
+
+/// Loads the chat template. One that was asked for by name must do.
+fn template(config: &Config, dir: &Path) -> Result<FoundTemplate, FilesError> {
     let tokenizer_config = optional(&dir.join("tokenizer_config.json"))?;
     let chosen = config.prompt.chat_template.as_ref().map(PathBuf::from);
     let chat_template = match &chosen {
@@ -102,7 +109,8 @@ fn template(config: &Config, dir: &Path) -> Result<Result<ChatTemplate, Template
     });
     match (compiled, chosen) {
         (Err(why), Some(path)) => Err(FilesError::Template { path, why }),
-        (compiled, _) => Ok(compiled),
+        (Err(why), None) => Ok(FoundTemplate::Unusable(why)),
+        (Ok(template), _) => Ok(FoundTemplate::Compiled(Box::new(template))),
     }
 }
 

@@ -124,18 +124,42 @@ fn flagged(mut rest: &[u8], asked: usize, replica_bytes: usize) -> Option<Vec<Ob
         let bytes = usize::try_from(replicas).ok()?.checked_mul(replica_bytes)?;
         let (replicas, after) = after.split_at_checked(bytes)?;
         rest = after;
-        let ranks: SmallVec<[Option<Rank>; 2]> =
-            replicas.chunks_exact(replica_bytes).filter(|_| valid == 1).filter_map(readable).collect();
-        objects.push(Object { present: !ranks.is_empty(), ranks: ranks.into_iter().flatten().collect() });
+        let mut object = Object::default();
+        for replica in replicas.chunks_exact(replica_bytes).filter(|_| valid == 1).map(Replica::of) {
+            object.present |= !matches!(replica, Replica::Unready);
+            object.ranks.extend(replica.rank());
+        }
+        objects.push(object);
     }
     rest.is_empty().then_some(objects)
 }
 
-/// `None`: can't be read yet. `Some(None)`: can, from where we have no name for.
-fn readable(mut entry: &[u8]) -> Option<Option<Rank>> {
-    entry.advance(16);
-    let (rank, medium, state) = (entry.get_u32_le(), entry.get_u16_le(), entry.get_u16_le());
-    (state == STATE_READABLE).then(|| replica(rank, medium))
+/// A copy of an object.
+enum Replica {
+    /// It can't be read yet.
+    Unready,
+    /// It can be read, from a kind of memory that has no name here.
+    Unnamed,
+    On(Rank),
+}
+
+impl Replica {
+    fn of(mut entry: &[u8]) -> Replica {
+        entry.advance(16);
+        let (rank, medium, state) = (entry.get_u32_le(), entry.get_u16_le(), entry.get_u16_le());
+        match replica(rank, medium) {
+            _ if state != STATE_READABLE => Replica::Unready,
+            Some(rank) => Replica::On(rank),
+            None => Replica::Unnamed,
+        }
+    }
+
+    fn rank(self) -> Option<Rank> {
+        match self {
+            Replica::On(rank) => Some(rank),
+            Replica::Unready | Replica::Unnamed => None,
+        }
+    }
 }
 
 fn replica(rank: u32, medium: u16) -> Option<Rank> {
