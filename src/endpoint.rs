@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused_with_its_reason() {
+    fn invalid_endpoint_is_refused_with_its_reason() {
         for (text, reason) in [
             ("", HostError::Empty),
             ("http://", HostError::Empty),

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_computes_a_long_prompt_has_longer_but_never_longer_than_the_request() {
+    fn long_prompt_extends_time_limits_up_to_the_request_limit() {
         let mut config = Config::default();
         config.timeout.prefill_ms_per_1k_tokens = 500;
         let time = |config: &Config, tokens| settings(config).computing(ms(2_000), tokens).as_millis();

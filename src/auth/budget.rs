@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_what_was_used() {
+    fn settlement_charges_the_tokens_used() {
         let (mut budget, now) = (Budget::full(1_000), Instant::now());
         assert_eq!(budget.take(700, now), Ok(()));
         budget.settle(700, 100, now);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_lets_its_key_in() {
+    fn printed_digest_admits_its_key() {
         let key = random();
         assert_eq!((key.len(), refuse(&key)), (67, Ok(())));
         assert_ne!(key, random());

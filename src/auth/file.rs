@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_no_value_is_repeated() {
+    fn errors_name_the_fault_and_repeat_no_value() {
         let secret = "sk-secret-that-nobody-may-read";
         let other = SHA.replace('b', "c");
         for (text, said) in [

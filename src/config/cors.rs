@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_origin_is_named_with_what_it_should_be() {
+    fn invalid_origin_is_named_with_its_correction() {
         for good in [ANY, "https://chat.example"] {
             assert!(origin_fault("", good).is_none(), "{good}");
         }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_experimental_is_named_where_it_is_used() {
+    fn experimental_dialects_are_named_where_used() {
         let named = |name, bidirectional| {
             let dialect = Dialect { name, bidirectional, ..Dialect::default() };
             Config { dialect, ..Config::default() }.experimental()

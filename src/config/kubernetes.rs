@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_looked_for_need_not_be_listed() {
+    fn discovered_role_needs_no_list() {
         let mut config = Config::default();
         config.fleet.prefill = vec![];
         assert_eq!(config.validate().len(), 1);
@@ -226,7 +226,7 @@ mod tests {
 
     #[cfg(feature = "kubernetes")]
     #[test]
-    fn what_is_wrong_is_named_with_its_fix() {
+    fn errors_name_the_fault_and_its_fix() {
         let found = messages(|it| {
             it.namespace = "No.Such".to_owned();
             it.prefill_selector = "role in prefill".to_owned();

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_named_with_what_it_should_be() {
+    fn invalid_path_is_named_with_its_correction() {
         assert!(passed_path_fault("", "/v1/new").is_none());
         assert_eq!(
             passed_path_fault("", "new").unwrap().to_string(),

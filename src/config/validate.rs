@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_endpoint_may_serve_both_roles_and_nobody_need_wait() {
+    fn one_endpoint_may_serve_both_roles_without_a_wait() {
         let found = messages(|config| {
             config.fleet.prefill = vec!["h:7100".to_owned()];
             config.fleet.decode = vec!["h:7100".to_owned()];

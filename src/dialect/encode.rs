@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_nothing_to_encode_nothing_is_found() {
+    fn text_prompt_has_no_items() {
         for (api, body) in [
             (Api::Chat, r#"{"messages":[{"role":"user","content":"image_url"}]}"#),
             (
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_for_each_item_is_bounded() {
+    fn bytes_repeated_for_each_item_are_bounded() {
         let kwargs = "x".repeat(REPEATED_BYTES / 2);
         let item = r#"{"type":"image_url","image_url":{"url":"a"}}"#;
         let body = |count: usize| {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_encoders_say_is_put_together_by_hash() {
+    fn encoders_params_are_merged_by_hash() {
         let mut all = Encoded::default();
         assert_eq!(all.params(), None);
         for reply in [

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_engine_has_no_load() {
+    fn foreign_metrics_have_no_load() {
         assert_eq!(read("http_requests_total 5\n"), []);
         assert_eq!(read("vllm:num_requests_running{} NaN\nvllm:num_requests_running"), []);
         assert_eq!(

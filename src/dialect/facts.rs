@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unset_or_no_number_is_not_known() {
+    fn unset_or_malformed_fact_is_unknown() {
         let off = facts(&LINE.replace("enable_prefix_caching=\"True\"", "enable_prefix_caching=\"False\""));
         assert_eq!(off.prefix_caching, Some(false));
         let none = facts("vllm:cache_config_info{ block_size = \"None\", hash_block_size=\"16\" , } 1");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_looked_into_is_refused() {
+    fn unreadable_container_is_refused() {
         let many: String = (0..5_000).map(|n| format!("\"m{n}\":0,")).collect();
         let body = format!(r#"{{"vllm_xargs":{{{many}"kv_transfer_params":{{}}}}}}"#);
         assert_eq!(check_arguments(&scan(&body)), Err(Forbidden::Unreadable("vllm_xargs".into())));

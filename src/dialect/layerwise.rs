@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_decoder_says_is_passed_on_as_it_is() {
+    fn decoder_params_are_passed_on_unchanged() {
         // All members that the connector writes (016aa37).
         let said = r#"{"token_ids": [], "request_id": "chatcmpl-x", "do_remote_prefill": false, "do_remote_decode": true,
             "remote_block_ids": [[3, 1]], "remote_block_size": [128], "remote_engine_id": "e", "remote_host": "10.0.0.2",
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_prefiller_can_not_do_for_a_decoder_the_decoder_does() {
+    fn requests_that_prefillers_cannot_take_go_to_the_decoder() {
         let bypass = |api, text: &str, batch| {
             let body = scan(text);
             bypass(api, &body, shape::bypass(api, &body, true), batch)

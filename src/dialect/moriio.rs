@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn one_answer_is_all_there_is() {
+    fn requests_for_several_answers_bypass_the_prefill() {
         let why = |api, text| {
             let body = scan(text);
             Dialect::Moriio.bypass(api, &body, &Shape::read(api, &body), false)

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_the_same_in_all_answers_stays() {
+    fn standing_params_keep_what_all_answers_share() {
         let answer = br#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_engine_id":"e","remote_request_id":"cmpl-a-0-11223344","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":40,"transfer_mode":"push","remote_prefill_cached_tokens":0}"#;
         let standing = standing(&Bytes::from_static(answer)).unwrap();
         assert_eq!(
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pulls_or_names_nobody_teaches_nothing() {
+    fn pull_mode_or_missing_address_gives_no_standing_params() {
         for said in [
             r#"{"transfer_mode":"pull","remote_engine_id":"e","remote_host":"h","remote_port":1}"#,
             r#"{"remote_engine_id":"e","remote_host":"h","remote_port":1}"#,

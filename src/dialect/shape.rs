@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_engine_can_answer_is_seen() {
+    fn requests_for_one_engine_are_recognised() {
         let bypass = |api, text| read(api, text).bypass;
         assert_eq!(
             bypass(Api::Completions, r#"{"prompt":"a","prompt_embeds":["x"]}"#),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_done_twice_is_seen() {
+    fn non_repeatable_requests_are_recognised() {
         let acts =
             |api, text: &'static str| acts(api, &Object::scan(text.into(), ScanLimits::default()).unwrap());
         for text in [
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_cut_to_the_engine_is_seen() {
+    fn truncation_by_the_engine_is_recognised() {
         let cut = |api, text: &str| read(api, text).bypass.map(Bypass::name) == Some("truncation");
         for api in [Api::Chat, Api::Completions] {
             assert!(cut(api, r#"{"prompt":"a","truncate_prompt_tokens":-1}"#));

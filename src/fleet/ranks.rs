@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_on_the_old_member_ends_there() {
+    fn running_work_ends_on_the_old_member() {
         let fleet = fleet(RankRule::of(0));
         fleet.add(Role::Prefill, engine(1));
         let reservation = fleet.pick(Role::Prefill, Need { tokens: 5, ..Need::default() }).unwrap();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_rests_who_has_left() {
+    fn departed_engine_does_not_rest() {
         let metrics = Exposition::install();
         let fleet = Fleet::new(Policy::LeastWork);
         let endpoint = Endpoint::new("left", 1);

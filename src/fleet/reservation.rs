@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_board_has_its_part_back_before_the_instance_could_be_swept() {
+    async fn scheduler_booking_ends_before_the_instance_is_swept() {
         let fleet = Fleet::new(Policy::Predicted);
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let witness = Arc::new(Witness::default());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_given_back_in_every_phase() {
+    fn reserved_load_is_given_back_in_every_phase() {
         let fleet = Fleet::new(Policy::LeastWork);
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let load = |f: &Fleet| {

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_stays_in_order_and_comes_once() {
+    fn added_member_keeps_its_place_and_is_added_once() {
         let all: Vec<Endpoint> = ["b:1", "a:1", "b:1"].map(|text| Endpoint::parse(text).unwrap()).into();
         let mut roster = Roster::default();
         let change = roster.want(Owner::File, Role::Decode, &all);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_not_busy_is_enough() {
+    async fn one_member_with_room_is_enough() {
         let fleet = fleet(2);
         let all = fleet.members(Role::Decode);
         fleet.report(&all[0], Outcome::Busy(None));

@@ -17,7 +17,7 @@ fn need(tokens: u64) -> Need<'static> {
 }
 
 #[test]
-fn a_reservation_counts_for_the_next_choice_and_ends_with_its_seat() {
+fn reservation_counts_for_the_next_choice_until_dropped() {
     let fleet = fleet(&[1, 2]);
     let first = fleet.pick(Role::Prefill, need(100)).unwrap();
     let second = fleet.pick(Role::Prefill, need(10)).unwrap();
@@ -37,7 +37,7 @@ fn ties_rotate() {
 }
 
 #[test]
-fn who_failed_this_request_or_just_now_is_the_last_choice() {
+fn failed_instance_is_the_last_choice() {
     let fleet = fleet(&[1, 2]);
     let first = fleet.pick(Role::Prefill, need(1)).unwrap().instance().id();
     let tried = [first];

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_the_longest_time_goes_first() {
+    fn least_recently_used_answer_is_evicted_first() {
         let mut answers = Answers::new(3, 100);
         for key in 1..=3 {
             answers.put(key, tokens(10));

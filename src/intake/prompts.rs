@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_long_behind_other_large_bodies() {
+    async fn large_bodies_do_not_delay_others_for_long() {
         let (prompts, body) = large();
         let places = prompts.aside.available_permits();
         let others = prompts.aside.clone().acquire_many_owned(places as u32).await.unwrap();

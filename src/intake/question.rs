@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tokenize_does_not_know_is_said_through_the_templates_variables() {
+    fn members_unknown_to_tokenize_become_template_variables() {
         let chat = |more: &str| format!("{{{HI}{more}}}");
         let c = Api::Chat;
         asks(
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tokenize_would_answer_otherwise_is_not_asked() {
+    fn requests_that_tokenize_treats_differently_are_not_asked() {
         let c = Api::Chat;
         let tools = r#""tools":[{"function":{"name":"f"}}]"#;
         for (more, reason) in [

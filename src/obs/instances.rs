@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_is_forgotten_after_a_while_and_who_comes_back_counts_on() {
+    fn departed_instance_is_forgotten_and_returned_one_counts_on() {
         let instances = Instances::new();
         let (stays, leaves) = (series(&instances, "a"), series(&instances, "b"));
         count(&stays, "a");

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_left_out() {
+    fn unreadable_file_is_left_out() {
         assert_eq!(Process::read("", "", "", ""), Process::default());
         assert_eq!(Process::default().text(), "");
         assert_eq!(Process::read("7 (a", "btime x", "VmRSS:", "Max open files unlimited").text(), "");

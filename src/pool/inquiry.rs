@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_names_depend_on_tells_prompts_apart() {
+    fn inquiry_key_covers_all_that_names_depend_on() {
         let inquiry = |tokens: &[u32], model: Option<&str>, salt: Option<&str>| Inquiry {
             context: [model, salt].map(|text| text.map(str::to_owned)),
             ..Inquiry::formed(Question { tokens: tokens.into(), ..Question::default() })

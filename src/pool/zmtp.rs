@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_no_part_of_it() {
+    fn written_frame_is_read_and_cut_ones_are_not() {
         for (flags, len) in [(0, 0), (MORE, 255), (COMMAND, 256), (0, 4096)] {
             let mut wire = Vec::new();
             push_frame(&mut wire, flags, &vec![7; len]);

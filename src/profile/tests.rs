@@ -54,7 +54,7 @@ fn the_engines_fill_what_is_left_out() {
 }
 
 #[test]
-fn what_nobody_says_is_missing_and_may_come() {
+fn unpublished_fact_is_missing_and_may_come() {
     let none = naming(&config(|_| ()), &[]).unwrap_err();
     assert!(none.may_pass());
     assert_eq!(none.to_string(), "hash.algo is not set, and no engine has said it (/metrics)");
@@ -104,7 +104,7 @@ fn packagers_suffixes_are_no_contradiction() {
 }
 
 #[test]
-fn what_no_engine_can_mend_is_refused_early() {
+fn configuration_errors_are_refused_early() {
     for (change, said) in [
         (
             (|c| c.key.preset = Some("mooncake".to_owned())) as fn(&mut Config),
@@ -277,7 +277,7 @@ fn ucm_loads_the_blocks_of_context_parallel_ranks_together_and_counts_these_as_o
 }
 
 #[test]
-fn what_makes_no_difference_is_no_contradiction() {
+fn harmless_differences_are_no_contradiction() {
     let fine = |change: fn(&mut Config), engines: &[Published]| naming(&config(change), engines).map(drop);
     let patched = engine(2, |facts| facts.version = Some("0.32.4".to_owned()));
     assert_eq!(fine(|_| (), &[engine(1, |_| ()), patched]), Ok(()), "both hash alike");

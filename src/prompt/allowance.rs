@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_stays_spent() {
+    fn spent_allowance_stays_spent() {
         let allowance = Allowance::new(2, 1, Stop::default());
         assert!(allowance.make(BASE_BYTES + PER_BYTE - 1) && !allowance.spent());
         assert!(!allowance.make(2) && allowance.spent() && !allowance.make(1));

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_jinja2_does_otherwise_is_named() {
+    fn divergences_from_jinja2_are_named() {
         let found =
             |source: &str| unknown_construct(source, &parse(source, "t", Default::default()).unwrap());
         for (source, expect) in [

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_fails() {
+    fn unknown_construct_fails() {
         for source in [
             "{{ 'a b'.split() }}",
             "{{ 'a'.title() }}",

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_python_spells_otherwise_is_refused() {
+    fn values_that_python_spells_differently_are_refused() {
         for good in ["0", "-1", "18446744073709551615", "1.0", "0.1", "123456.789", "0.0", "[{\"a\":2.5}]"] {
             assert!(parse(good.as_bytes()).is_ok(), "{good}");
         }

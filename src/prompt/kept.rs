@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_computed_and_set_is_paid_for() {
+    fn assigned_values_are_charged() {
         for (source, expect) in [
             ("{% set a = b + c %}", "{% set a = ( b + c )|K %}"),
             ("{%- set n.t = n.t ~ m['x'] -%}\n", "{%- set n.t = ( n.t ~ m['x'] )|K -%}\n"),

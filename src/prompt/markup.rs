@@ -84,7 +84,7 @@ mod tests {
 
     /// Each of these shows `&lt;` or `Markup(…)` in Jinja2 3.1 with MarkupSafe 3.0, or may.
     #[test]
-    fn what_escapes_in_jinja2_is_found() {
+    fn autoescaping_is_detected() {
         for source in [
             "{{ 'x'|safe + '<' }}",
             "{{ '<' + ('x'|safe|upper) }}",
@@ -107,7 +107,7 @@ mod tests {
 
     /// As the templates of Qwen3-Coder and others use it.
     #[test]
-    fn what_is_printed_or_kept_is_the_same_text() {
+    fn printed_and_kept_text_are_equal() {
         for source in [
             "{{ x|tojson|safe }}{{ '<' ~ (x|safe) }}{{ a + '<' }}",
             "{% set a = x if x is string else x|tojson|safe %}{{ a }}{{ a|trim }}{{ a.strip() }}{{ b + '<' }}",

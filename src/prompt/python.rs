@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_may_spell_otherwise_is_not_printed() {
+    fn characters_that_python_may_spell_differently_are_not_printed() {
         assert_eq!(str_of(&Value::from(1e16)), None);
         assert_eq!(str_of(&Value::from(vec!["\u{200b}"])), None);
         assert_eq!(str_of(&Value::from("\u{200b}")).as_deref(), Some("\u{200b}"));

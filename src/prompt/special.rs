@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_is_what_looking_at_each_token_finds(
+        fn found_tokens_equal_a_naive_search(
             tokens in vec(("[<a|é]{1,4}", any::<bool>()), 1..8),
             text in "[<a|éb]{0,24}",
         ) {

@@ -88,7 +88,7 @@ fn prompts_are_read_from_where_each_api_has_them() {
 }
 
 #[test]
-fn what_is_not_known_says_why() {
+fn unknown_prompt_has_a_reason() {
     let user = json!({"role": "user", "content": "a"});
     for (body, reason) in [
         (json!({}), Reason::Shape),
@@ -240,7 +240,7 @@ fn a_rendering_that_nobody_waits_for_ends() {
 }
 
 #[test]
-fn what_an_engine_of_another_release_treats_otherwise_is_not_exact() {
+fn release_dependent_prompt_is_not_exact() {
     let prompter = prompter(CHATML);
     let chat = |message: Value| ask(&prompter, Api::Chat, &json!({"messages": [message]}).to_string()).err();
     let plain = || chat(json!({"role": "user", "content": "a"}));

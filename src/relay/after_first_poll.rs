@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_done_once_and_after_the_leg_has_begun() {
+    fn work_runs_once_and_after_the_legs_first_poll() {
         let mut done = Vec::new();
         let leg = Box::pin(async {
             let mut polled = false;

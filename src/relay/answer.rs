@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_engine_says_in_the_gateways_name_ends_here() {
+    fn gateway_headers_of_an_engine_are_removed() {
         let names =
             |headers: &HeaderMap| headers.keys().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
         let mut headers = HeaderMap::new();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_counts_however_long_ago_it_came() {
+    fn open_requests_count_at_any_age() {
         let mut window = Window::new(0.5, 0);
         assert_eq!((0..100).filter(|_| window.allows(S(60), 80)).count(), 40);
         let retries = Retries::new(1.0, 0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_a_loss_does_not_pay_for_it() {
+    fn later_request_does_not_pay_for_a_loss() {
         let mut window = Window::new(1.0, 3);
         assert_eq!(
             (0..100).filter(|_| window.allows(S(60), 200)).count(),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_allowed_where_nothing_is_to_be() {
+    fn zero_budget_allows_no_retry() {
         let mut window = Window::new(0.0, 0);
         (0..100).for_each(|_| window.asked(S(0)));
         assert!(!window.allows(S(0), 100));

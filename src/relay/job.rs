@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_keeps_for_itself_is_of_no_use_to_prefillers_elsewhere() {
+    fn host_local_kv_does_not_help_other_hosts() {
         let here = Hit { hbm_tokens: 0, near_tokens: 80, any_tokens: 80 };
         let (pool, hits) = told(LoadableBy::All);
         assert_eq!((pool.asked, pool.anywhere_tokens), (true, 80));

@@ -324,7 +324,7 @@ mod tests {
     use crate::pool::LoadableBy;
 
     #[test]
-    fn what_was_told_of_a_pool_counts_where_the_pool_gave_no_answer() {
+    fn told_pool_blocks_count_without_a_pool_answer() {
         let presence = Presence { hit_tokens: 32, ..Presence::default() };
         let pool = |verdict| Some(Lookup { verdict, presence: presence.clone() });
         let found =
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hosts_keep_for_themselves_is_pooled_and_not_fetchable() {
+    fn host_local_kv_is_pooled_and_not_fetchable() {
         let found = |reach, verdict, told_tokens| {
             let presence = Presence { hit_tokens: 32, reach, ..Presence::default() };
             let found = PromptLookup {

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waited_in_vain_too_often_looks_now_and_then() {
+    fn repeated_vain_waits_make_lookups_rare() {
         let patience = StoreWaitPolicy::default();
         for _ in 0..IN_VAIN {
             assert!(patience.waits());

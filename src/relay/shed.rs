@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_would_be_late_is_refused_and_low_priority_first() {
+    fn late_requests_are_refused_low_priority_first() {
         let objective = Duration::from_secs(4);
         let late = |wait_s, priority| late_s(objective, priority, Predicted { wait_s, own_s: 0.5 });
         assert_eq!(late(3.5, Priority::Normal), None);

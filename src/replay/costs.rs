@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cached_is_not_computed() {
+    fn cached_tokens_are_not_computed() {
         let costs = Costs::default();
         assert!(costs.prefill(10_000, 9_999) < 0.03);
         assert!(

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_fit_waits_for_room() {
+    fn oversized_request_waits_for_room() {
         let answers = run(&[(0.0, 600, 10), (0.5, 600, 2), (0.6, 5_000, 2)]);
         assert!(answers[1].first_s > answers[0].last_s);
         assert!(answers[2].first_s > answers[1].last_s, "runs alone, since it never fits");

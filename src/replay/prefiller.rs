@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_restored_keeps_its_turn() {
+    fn restored_request_keeps_its_turn() {
         let mut prefiller = Prefiller::new(1.0);
         let turns: Vec<u64> = (0..4).map(|_| prefiller.turn()).collect();
         prefiller.queue(2, turns[2], 150, 0);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unused_goes_up_to_where_others_go_on() {
+    fn unused_blocks_are_dropped_up_to_the_branch() {
         let mut chains = Chains::<u8>::default();
         let first = chains.reach(&prompt(&[1, 2, 3]), 3);
         let second = chains.reach(&prompt(&[1, 2, 4]), 3);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_is_taken_last() {
+    fn failed_decoder_is_chosen_last() {
         let idle = DecodeCandidate { standing: Standing::Tried, ..candidate(0, 0, 0) };
         assert_eq!(pick(&[idle, candidate(9, 9_000, 0)], &job(1, 1), 0), Some(1));
         assert_eq!(pick(&[idle], &job(1, 1), 0), Some(0));

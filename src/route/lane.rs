@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_booked_is_given_back_once() {
+    fn booking_is_given_back_once() {
         let mut lane = lane();
         lane.commit(booked(1, 2.0), 0.5, 10.0);
         lane.commit(LaneBooking { committed_s: 10.5, ..booked(2, 1.0) }, 0.5, 10.5);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_together_is_one_observation() {
+    fn prefills_that_end_together_are_one_observation() {
         let mut lane = lane();
         let ends = |lane: &mut Lane, number, began_s, now| {
             lane.computed(
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_overdue_and_others_do_not_make_it_young() {
+    fn hanging_prefill_stays_overdue_while_others_finish() {
         let mut lane = lane();
         lane.commit(booked(1, 2.0), 0.0, 0.0);
         lane.commit(booked(2, 2.0), 0.0, 0.0);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_back_is_tried_by_one_request_at_a_time() {
+    fn returning_prefiller_gets_one_request_at_a_time() {
         let mut lane = lane();
         lane.health = LaneHealth { resting_until_s: 5.0, on_trial: true, ..LaneHealth::default() };
         assert_eq!(lane.standing(4.9, 0.0), Standing::Resting);

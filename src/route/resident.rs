@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_prompt_uses_is_not_forgotten() {
+    fn shared_blocks_are_not_forgotten() {
         let mut residents = Residents::default();
         residents.open(LaneId(0), 100);
         let prompt = chain(1, 10);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_browsers_send_for_every_page_is_known_by_its_type() {
+    fn simple_requests_of_browsers_are_known_by_content_type() {
         for unasked in [
             "text/plain",
             "Text/Plain;charset=UTF-8",

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn one_status_says_what_came_of_all() {
+    fn one_status_sums_up_all_engines() {
         let of = |codes: &[u16]| {
             let codes = codes.iter().map(|&code| StatusCode::from_u16(code).ok().filter(|_| code > 0));
             status(codes).as_u16()

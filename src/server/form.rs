@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_form_is_refused() {
         let whole = |body: &str| read_as(KIND, body);
         for (name, read) in [
             ("two models", model(&[part("name=\"model\"", "a"), part("name=\"model\"", "b")])),

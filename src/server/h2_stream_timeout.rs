@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_for_an_engine_is_not_the_client_s_fault() {
+    async fn waiting_for_an_engine_does_not_time_out_the_client() {
         let start = Instant::now();
         served(tokio::time::sleep(Duration::from_secs(3600)), Duration::from_secs(10), ()).await;
         assert_eq!(start.elapsed().as_secs(), 3600);

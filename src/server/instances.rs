@@ -357,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_says_how_long() {
+    fn wait_ms_is_parsed() {
         let ms = |query| wait(query).map(|wait| wait.as_millis()).ok();
         assert_eq!((ms(""), ms("x=1"), ms("x=1&wait_ms=250")), (Some(0), Some(0), Some(250)));
         assert_eq!((ms("wait_ms=x"), ms("wait_ms=-1"), ms("wait_ms=3600001")), (None, None, None));
     }
 
     #[test]
-    fn who_gives_up_leaves_the_others_asking() {
+    fn abandoned_wait_leaves_other_askers() {
         let (waiting, engine) = (Waiting::default(), Endpoint::new("d", 1));
         let askers = || waiting.askers(Role::Decode, &engine);
         waiting.note(Role::Decode, &engine);

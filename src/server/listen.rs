@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_goes_on_promptly_is_heard_promptly() {
+    async fn prompt_client_is_served_promptly() {
         for (first, rest, version_told) in
             [(&b"P"[..], &b"OST"[..], Version::HTTP_11), (&PREFACE[..3], &PREFACE[3..], Version::HTTP_2)]
         {

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_turned_away_for_room_learns_when_to_come_back() {
+    fn overload_refusals_have_retry_after() {
         let r = error(&Error::new(Kind::Overloaded, "full"));
         assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (503, "1"));
         assert_eq!(r.headers()["x-pd-error"], "overloaded");

@@ -183,7 +183,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
-    async fn what_ends_soon_is_waited_for_and_nothing_else() {
+    async fn short_unread_body_is_drained_and_longer_one_is_not() {
         for (name, body, read, told) in [
             ("it ends", pieces(3, 1_000, 20 * MS), 0, (false, 80 * MS)),
             ("it was read", pieces(3, 1_000, 20 * MS), 4, (false, 80 * MS)),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_rules_is_none() {
+    fn malformed_context_is_none() {
         let zeros = "0".repeat(32);
         for text in [
             String::new(),
@@ -282,13 +282,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(trace: [u8; 16], span: u64, sampled: bool) {
+        fn written_context_is_read_back(trace: [u8; 16], span: u64, sampled: bool) {
             let context = Context { trace: TraceId::of(trace), span: SpanId::of(span), sampled };
             prop_assert_eq!(Context::parse(context.header().unwrap().as_bytes()), Some(context));
         }
 
         #[test]
-        fn nothing_makes_it_panic(text: Vec<u8>) {
+        fn any_header_is_read_without_panic(text: Vec<u8>) {
             if let Some(context) = Context::parse(&text) {
                 prop_assert!(text.len() >= PARENT_BYTES && context.header().is_some());
             }

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_collector_rejects_is_read() {
+    fn rejected_spans_are_read() {
         let partial = PartialSuccess { rejected_spans: 7, error_message: "full".to_owned() };
         let answer = ExportResponse { partial_success: Some(partial) }.encode_to_vec();
         assert_eq!((rejected(&answer), rejected(b""), rejected(b"\xff<html>")), (7, 0, 0));

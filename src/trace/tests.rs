@@ -82,7 +82,7 @@ async fn parents_decide_and_else_the_share() {
 }
 
 #[tokio::test]
-async fn what_a_client_says_wrongly_begins_a_trace() {
+async fn malformed_client_context_begins_a_trace() {
     let (tracer, mut exporter) = tracer(1.0, low);
     let root = begin(&tracer, &headers("00-1-2-01"));
     let mut out = headers("00-1-2-01");
@@ -140,7 +140,7 @@ async fn without_a_tracer_nothing_is_said() {
 }
 
 #[tokio::test]
-async fn what_has_no_room_is_dropped_and_counted() {
+async fn spans_beyond_the_outbox_are_dropped_and_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let metrics = recorder.handle();
     let (tracer, mut exporter) = metrics::with_local_recorder(&recorder, || tracer(1.0, low));

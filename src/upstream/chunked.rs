@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_coding_is_refused() {
+    fn malformed_chunk_is_refused() {
         for (wire, why) in [
             ("\r\n", BadChunk::Size),
             ("x\r\n", BadChunk::Size),

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_body_ends_is_said_in_its_head() {
+    fn framing_follows_from_the_head() {
         for (lines, framing, keep) in [
             ("content-length: 5\r\n", Framing::Length(5), true),
             ("Content-Length: 5, 5\r\ncontent-length: 5\r\n", Framing::Length(5), true),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_is_refused() {
+    fn malformed_head_is_refused() {
         assert!(matches!(read_all("SSH-2.0\r\n\r\n"), Err(BadHead::Syntax(_))));
         assert!(matches!(read_all("HTTP/1.1 101 Switching\r\n\r\n"), Err(BadHead::Upgrade)));
         for length in ["5\r\ncontent-length: 6", "-1", "+1", "1x", "", "99999999999999999999"] {

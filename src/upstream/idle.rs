@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_old_closed_or_talks_unasked_is_not_used_again() {
+    async fn stale_closed_or_talking_connection_is_not_reused() {
         let idle = Idle::default();
         let (wire, _engine) = pair();
         idle.keep(key("a:1"), wire);

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_has_the_memory_of_those_that_are_gone() {
+    fn freed_pieces_memory_is_reused() {
         let first = of(b'a', 240).as_ptr();
         for byte in b'b'..b'z' {
             let next = of(byte, 1 + 9 * usize::from(byte - b'a'));
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_stays_as_it_is() {
+    fn held_pieces_stay_unchanged() {
         for length in [0, 1, 240, SMALL_BYTES, SMALL_BYTES + 1, 5_000] {
             let held: Vec<Bytes> = (0..50).map(|byte| of(byte, length)).collect();
             for (byte, piece) in (0..50).zip(&held) {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_out_to_be_more_has_room_too() {
+    fn piece_beyond_its_estimate_has_room() {
         let (more, ()) = piece(1, |room| room.extend_from_slice(&[7; 3 * ROOM_BYTES]));
         assert_eq!(more, vec![7; 3 * ROOM_BYTES]);
     }

@@ -148,7 +148,7 @@ async fn an_engine_may_refuse_a_body_before_it_has_read_it() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_known_when_no_answer_comes() {
+async fn written_is_known_without_an_answer() {
     let (upstream, [engine, mut other]) = engine(256);
     drop(engine);
     let written = Written::default();
@@ -185,7 +185,7 @@ async fn a_body_that_ends_too_early_or_is_nonsense_is_an_error() {
 }
 
 #[tokio::test]
-async fn who_drops_a_request_or_an_answer_hangs_up() {
+async fn dropped_request_or_answer_closes_the_connection() {
     let (upstream, [mut first, mut second]) = engine(1024);
     let asked =
         tokio::time::timeout(Duration::from_millis(20), ask(&upstream, b"a", &Written::default())).await;

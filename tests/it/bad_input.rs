@@ -314,7 +314,7 @@ async fn bodies_that_are_shorter_than_announced() {
 }
 
 #[tokio::test]
-async fn who_speaks_anthropics_api_reads_anthropics_errors() {
+async fn anthropic_clients_get_anthropic_errors() {
     let stage = stage(|_| {}).await;
     let ask = |body: &str| post_with("/v1/messages", &[("x-request-id", "mine-1")], body.as_bytes());
     let long = format!("{{\"messages\":\"{}\"}}", "x".repeat(BODY_BYTES));

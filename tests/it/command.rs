@@ -168,7 +168,7 @@ pub async fn pair(spec: EngineSpec) -> (Engine, Engine) {
 }
 
 #[test]
-fn what_is_wrong_with_a_command_line_is_said_in_full() {
+fn all_faults_of_a_command_line_are_reported() {
     for (line, message) in [
         (
             "--prefiller-hosts 10.0.0.1 10.0.0.2 --prefiller-ports 8100",
@@ -213,7 +213,7 @@ fn what_is_wrong_with_a_command_line_is_said_in_full() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_or_a_variable_names_it() {
+fn configuration_errors_name_file_or_variable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("gateway.toml");
     let path = path.to_str().unwrap();
@@ -295,7 +295,7 @@ fn check_prints_values_origins_and_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_is_experimental_is_said_at_the_start_and_by_check() {
+async fn experimental_settings_are_reported_at_start_and_by_check() {
     let note = "dialect.name = \"moriio\" is experimental: ";
     let spec = EngineSpec { connector: pd_proxy::sim::Connector::Moriio, ..fast() };
     let (prefill, decode) = pair(spec).await;

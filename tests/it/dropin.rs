@@ -104,7 +104,7 @@ async fn both_legs_get_what_the_contract_says() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_kept_to_the_byte() {
+async fn other_members_are_forwarded_byte_for_byte() {
     let stage = Stage::new().await;
     let kept =
         r#""temperature":1.0E-0 , "prompt" : "\u00fc\ud83d\ude00 ü 😀","logit_bias":{"5":1e1},"zz":[ 1,2 ]"#;

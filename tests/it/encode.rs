@@ -171,7 +171,7 @@ async fn a_request_without_items_knows_no_encoder() {
 }
 
 #[tokio::test]
-async fn what_clients_say_of_encodings_reaches_nobody() {
+async fn clients_encoding_params_reach_no_engine() {
     let all = Encoders::new(1).await;
     let mut body = pictures(false);
     body["ec_transfer_params"] = json!({"evil": {"peer_host": "evil"}});
@@ -243,7 +243,7 @@ async fn an_encoder_whose_encodings_nobody_finds_rests_and_no_prefiller_does() {
 }
 
 #[tokio::test]
-async fn when_no_encoder_can_the_client_is_told_so_and_nothing_is_computed() {
+async fn failed_encoding_is_reported_and_nothing_is_computed() {
     for (what, status, code) in [
         (FaultKind::Status(500, None), 502, "encode_failed"),
         (FaultKind::Refuse, 502, "encode_failed"),
@@ -264,7 +264,7 @@ async fn when_no_encoder_can_the_client_is_told_so_and_nothing_is_computed() {
 }
 
 #[tokio::test]
-async fn what_an_encoder_says_of_an_item_is_the_answer() {
+async fn encoder_refusal_is_the_answer() {
     let all = Encoders::new(2).await;
     // Encoders that serve are believed.
     eventually("each encoder has served", async || {

@@ -79,7 +79,7 @@ fn said(answer: &Raw) -> String {
 }
 
 #[tokio::test]
-async fn what_an_engine_aborted_is_answered_by_another() {
+async fn aborted_answer_is_served_by_another_engine() {
     let stage = Stage::set(Script::default()).await;
     for path in ["/v1/completions", "/v1/chat/completions", "/v1/messages"] {
         for stream in [false, true] {
@@ -152,7 +152,7 @@ async fn a_message_that_begins_with_an_error_of_the_engine_is_asked_for_elsewher
 
 /// A decoder's own check of the body tells the prefiller nothing: one that passes it does, and keeps nothing of it in its cache.
 #[tokio::test]
-async fn what_only_the_decoder_refuses_is_released() {
+async fn handoff_of_a_decoder_refusal_is_released() {
     let stage = Stage::set(Script::default()).await;
     let refusal = json!({"error": {"message": "1 validation error", "type": "Bad Request", "param": null, "code": 400}});
     let mut refuses = Fault::always(FaultKind::Status(400, Some(refusal.to_string().into())));

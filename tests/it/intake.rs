@@ -76,7 +76,7 @@ async fn an_engine_tells_what_it_is() {
 }
 
 #[tokio::test]
-async fn what_an_engine_does_not_tell_is_a_gap_and_none_that_answers_nothing_an_error() {
+async fn missing_facts_are_gaps_and_a_silent_engine_is_an_error() {
     let (engine, at) = engine(EngineSpec { api_key: Some("secret".into()), ..EngineSpec::default() }).await;
     let huge = Bytes::from(vec![b'x'; 8 << 10]);
     assert!(engine.inject(Fault::always(FaultKind::Status(200, Some(huge))).on_path("/version")));
@@ -122,7 +122,7 @@ async fn equal_questions_share_one_exchange_and_its_answer_is_kept() {
 }
 
 #[tokio::test]
-async fn nobody_waits_beyond_the_budget_and_the_answer_comes_all_the_same() {
+async fn no_request_waits_beyond_the_budget_and_late_answers_are_kept() {
     let (engine, at) = engine(EngineSpec::default()).await;
     assert!(engine.inject(Fault::always(FaultKind::Delay(Duration::from_secs(1))).on_path("/tokenize")));
     let tokenizer = EngineTokenizer::new(asker(), limits(Duration::from_millis(10)), 7);

@@ -123,7 +123,7 @@ async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice()
 
 /// What an engine does beside its answer would be done twice.
 #[tokio::test]
-async fn what_an_engine_does_by_itself_is_not_begun_twice() {
+async fn request_with_engine_side_effects_is_not_begun_twice() {
     const RESPONSES: &str = "/v1/responses";
     /// Two attempts, and one more each time that it has stood in line for room.
     const BUSY_ASKED: usize = 10;
@@ -237,7 +237,7 @@ async fn no_decoder_is_given_a_used_handoff() {
 }
 
 #[tokio::test]
-async fn when_nobody_can_serve_the_error_says_which_side() {
+async fn unserved_request_error_names_the_side() {
     let stage = Stage::set(hasty()).await;
     let cases = [
         (FaultKind::Refuse, 502, "failed"),

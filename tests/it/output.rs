@@ -8,7 +8,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_pd-proxy");
 
 /// `pd-proxy check | head -1`: a pipe that nobody reads any more is no reason to panic.
 #[test]
-fn who_reads_the_output_may_stop_in_the_middle() {
+fn closed_output_pipe_ends_the_command_quietly() {
     for (line, code, said) in [
         ("check --offline", 0, ""),
         ("generate reference", 0, ""),

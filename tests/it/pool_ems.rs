@@ -153,7 +153,7 @@ async fn a_question_that_is_given_up_takes_its_socket_along() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_an_error_and_never_a_hit() {
+async fn malformed_answer_is_an_error_and_never_a_hit() {
     let frames = |body: &[u8]| [&[1, 0, 0, u8::try_from(body.len()).unwrap()], body].concat();
     for (how, unreachable) in [
         (EmsAnswering::Close, true),

@@ -149,7 +149,7 @@ async fn the_controller_is_asked_for_whole_chunks_and_hosts_are_asked_for_once()
 }
 
 #[tokio::test]
-async fn what_an_instance_has_in_memory_is_for_others_only_where_it_is_lent() {
+async fn memory_of_an_instance_is_shared_only_where_lent() {
     let fake = Fake::start().await;
     fake.answers("/controller/workers", 500, "");
     fake.answers("/instances", 500, "");
@@ -246,7 +246,7 @@ async fn no_answer_waits_for_a_list_and_so_many_hosts_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_an_error_and_never_a_hit() {
+async fn malformed_answer_is_an_error_and_never_a_hit() {
     let fake = Fake::start().await;
     let (controller, coordinator) = (fake.pool(Directory::Controller), fake.pool(coordinator()));
     for (status, body, refused) in [

@@ -167,7 +167,7 @@ async fn no_more_questions_are_on_the_way_than_configured() {
 }
 
 #[tokio::test]
-async fn what_is_not_understood_ends_the_connection() {
+async fn unreadable_answer_ends_the_connection() {
     let keys = keys(5);
     for fault in
         [MetaFault::Garbage, MetaFault::Empty, MetaFault::Cut(0), MetaFault::Cut(9), MetaFault::Cut(40)]

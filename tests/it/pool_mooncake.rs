@@ -156,7 +156,7 @@ async fn a_question_that_is_given_up_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn whatever_breaks_is_told_and_passes() {
+async fn faults_are_reported_and_pass() {
     use PoolError::{Protocol, Refused, Unreachable};
     let faults = [
         (AnswerFault::Close, Unreachable(String::new())),

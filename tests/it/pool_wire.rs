@@ -91,7 +91,7 @@ impl Setup {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_pool_has_of_a_prompt_is_known_before_it_is_routed() {
+async fn pool_presence_is_known_before_routing() {
     let mut setup = setup().await;
     setup.chat("Who?").await;
     setup.process.wait_for("pooled_tokens=0");

@@ -363,7 +363,7 @@ async fn engines_that_contradict_each_other_leave_blocks_unnamed_until_they_agre
 }
 
 #[test]
-fn what_no_engine_can_mend_is_refused_by_start_and_check() {
+fn configuration_errors_are_refused_by_start_and_check() {
     let long = format!("key.model={}", "m".repeat(250));
     for (settings, message) in [
         (vec!["key.preset=mooncake"], "key.preset = \"mooncake\": there is no key preset `mooncake`"),

@@ -69,7 +69,7 @@ fn fits(text: &str, memory: u64) -> bool {
 }
 
 #[test]
-fn what_the_limits_allow_fits_into_a_pod() {
+fn allowed_memory_fits_into_a_pod() {
     let mut files = Vec::new();
     let deployed = memory(&read("kubernetes/deployment.yaml")).expect("the Deployment has a limit");
     for name in [

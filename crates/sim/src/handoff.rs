@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_prefiller_answers_a_decoder_can_read() {
+    fn prefiller_answer_is_read_by_the_decoder() {
         let source = Source {
             engine_id: "e".into(),
             request_id: "r".into(),

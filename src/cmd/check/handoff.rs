@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_handed_over_is_bad_where_others_do_or_it_is_said_that_all_do() {
+    fn missing_handoff_is_bad_where_others_hand_over_or_all_must() {
         let grade = |set, some_do| judge(HandoffAnswer::Nothing, set, some_do).0;
         assert_eq!([grade(false, true), grade(true, false), grade(true, true)], [Grade::Bad; 3]);
         assert_eq!(grade(false, false), Grade::Note);

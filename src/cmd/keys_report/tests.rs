@@ -174,7 +174,7 @@ fn salt_and_tags_are_spelled() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn inconsistent_arguments_are_refused() {
     let (hashes, profile) = (HASHES.map(hash), mooncake());
     let spelling = plain(&profile);
     let error = |prompt: &Hashed<'_>| Listing::new(prompt, Some(&spelling)).unwrap_err();

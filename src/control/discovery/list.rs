@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_missing_for_the_first_time_stays() {
+    fn member_missing_once_stays() {
         let (both, one) = (listed(Some(&["a:1", "b:2"]), Some(&["c:3"])), listed(Some(&["b:2"]), None));
         assert_eq!(one.and(&both), listed(Some(&["b:2", "a:1"]), None));
         assert_eq!(both.and(&one), both);

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_does_and_the_rest_is_named() {
+    fn reload_adopts_live_keys_and_names_the_rest() {
         let (applied, pending) = keys(|config| {
             config.fleet.decode = vec!["d:1".to_owned()];
             config.fleet.decode_ranks = 2;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_without_the_rest_is_refused() {
+    fn reload_refuses_keys_that_need_pending_ones() {
         let running = Config::default();
         let mut new = running.clone();
         // The gateway moves, and an engine takes its place.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_new_is_nothing() {
+    fn equal_configurations_change_nothing() {
         assert_eq!(keys(|_| {}), (vec![], vec![]));
     }
 }

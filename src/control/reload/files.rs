@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_written_is_not_read_before_it_rests() {
+    fn file_is_read_once_its_writer_pauses() {
         let [old, half, new] = [1, 2, 3].map(Content);
         let mut seen = ContentTracker::new(old);
         assert_eq!([old, half, new, new].map(|now| seen.observe(now)), [false, false, false, true]);

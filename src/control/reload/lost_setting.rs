@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_waits_for_a_restart_may_be_taken_back() {
+    fn setting_that_awaits_a_restart_may_be_taken_back() {
         let dir = tempfile::tempdir().unwrap();
         let looked_for = "discovery.file = \"/engines\"";
         let (before, after) = (loaded(dir.path(), &[looked_for]), loaded(dir.path(), &[ENGINES]));

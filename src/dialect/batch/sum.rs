@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_some_tell_counts_as_nothing_elsewhere() {
+    fn missing_count_is_added_as_zero() {
         let null = r#"{"prompt_tokens":3,"details":null}"#;
         let told = r#"{"details":{"cached_tokens":2},"prompt_tokens":4}"#;
         assert_eq!(summed(&[null, told]), r#"{"prompt_tokens":7,"details":{"cached_tokens":2}}"#);

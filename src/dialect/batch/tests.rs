@@ -26,7 +26,7 @@ fn a_body_is_split_and_nothing_else_of_it_changes() {
 }
 
 #[test]
-fn what_an_engine_had_better_see_as_a_whole_is_not_split() {
+fn batch_that_an_engine_must_see_whole_is_not_split() {
     for prompt in [
         r#""a""#,
         "[1,2]",
@@ -54,7 +54,7 @@ fn what_an_engine_had_better_see_as_a_whole_is_not_split() {
 }
 
 #[test]
-fn what_all_bodies_would_repeat_is_bounded() {
+fn bytes_repeated_in_each_body_are_bounded() {
     let body = |length: usize| {
         format!(r#"{{"user":"{}","prompt":[{}"z"]}}"#, "u".repeat(length), r#""a","#.repeat(1_000))
     };

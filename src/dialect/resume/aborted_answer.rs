@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_a_stop_string() {
+    fn abort_sign_may_be_a_clients_stop_string() {
         let recomputed = object(r#"{"choices":[{"finish_reason":"stop","stop_reason":"recomputed"}]}"#);
         let abort = object(r#"{"choices":[{"finish_reason":"abort","stop_reason":null}]}"#);
         for (body, may) in [

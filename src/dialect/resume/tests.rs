@@ -259,7 +259,7 @@ fn a_role_beside_each_token_hides_none() {
 }
 
 #[test]
-fn what_can_not_be_followed_is_sent_once() {
+fn unreadable_event_rules_out_a_continuation() {
     let body = json!({"stream": true});
     let mut tape = Transcript::new(plan(Api::Chat, &body));
     tape.pass(b"data: {\"error\":{\"code\":400}}\n\n");
@@ -274,7 +274,7 @@ fn data_on_several_lines_stays_on_several_lines() {
 }
 
 #[test]
-fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_request_does_not() {
+fn engine_errors_break_the_stream_and_request_errors_do_not() {
     let body = json!({"stream": true});
     let mut tape = Transcript::new(plan(Api::Completions, &body));
     let refusal = b"data: {\"error\":{\"code\":400}}\n\n";
@@ -284,7 +284,7 @@ fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_reque
 }
 
 #[test]
-fn what_is_left_is_known_or_nobody_goes_on() {
+fn lax_numbers_rule_out_a_continuation() {
     // Engines take all of these for numbers (pydantic's lax mode).
     for odd in [json!("4"), json!(4.0), json!(true)] {
         for key in ["max_tokens", "max_completion_tokens", "min_tokens"] {
@@ -297,7 +297,7 @@ fn what_is_left_is_known_or_nobody_goes_on() {
 }
 
 #[test]
-fn what_engines_take_for_true_the_client_asked_for() {
+fn lax_truth_counts_as_asked_for_by_the_client() {
     let body = json!({"stream": true, "return_token_ids": 1, "stream_options": {"include_usage": "yes"}});
     let lax = plan(Api::Chat, &body);
     assert!(lax.wants_ids && lax.include_usage);
@@ -329,7 +329,7 @@ fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
 }
 
 #[test]
-fn what_is_left_of_an_answer() {
+fn remaining_tokens_of_an_answer() {
     let left = |api, body: Value| body::left(api, &scan(&body), 5);
     use body::Remainder::{Context, Tokens};
     assert_eq!(left(Api::Completions, json!({})), Tokens(11), "vLLM's default is 16");
@@ -340,7 +340,7 @@ fn what_is_left_of_an_answer() {
 }
 
 #[test]
-fn when_all_tokens_are_there_the_end_is_written_here() {
+fn end_is_written_locally_when_all_tokens_are_there() {
     let body = json!({"stream": true, "max_tokens": 1, "stream_options": {"include_usage": true}});
     let mut tape = Transcript::new(plan(Api::Chat, &body));
     tape.pass(event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[6]"#).as_bytes());

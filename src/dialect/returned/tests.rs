@@ -31,7 +31,7 @@ fn read(change: impl Fn(&mut serde_json::Value)) -> Option<Returned> {
 }
 
 #[test]
-fn what_is_offered_is_cut_to_the_whole_blocks_that_are_common() {
+fn offer_is_cut_to_common_whole_blocks() {
     let returned = read(|_| ()).unwrap();
     assert_eq!((returned.tokens().len(), returned.prompt().len()), (289, 250));
     let longer = ids(0..400);
@@ -68,7 +68,7 @@ fn blocks_of_another_size_are_told_by_their_number() {
 }
 
 #[test]
-fn what_can_not_be_told_is_not_offered() {
+fn incomplete_kv_is_not_offered() {
     for (member, value) in [
         ("remote_block_ids", serde_json::json!([[1, 2], [3, 4]])),
         ("remote_block_ids", serde_json::json!(null)),
@@ -121,7 +121,7 @@ fn ids_are_asked_for_where_there_is_one_whole_answer() {
 }
 
 #[test]
-fn what_engines_take_for_true_is_true() {
+fn lax_truth_is_true() {
     let body = |text: &'static str| Object::scan(text.into(), ScanLimits::default()).unwrap();
     assert!(may_return(Api::Chat, &body(r#"{"stream":false,"echo":null}"#)));
     for streamed in [r#"{"stream":1}"#, r#"{"stream":"true"}"#, r#"{"echo":"on"}"#] {

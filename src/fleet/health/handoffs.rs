@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_did_while_a_leg_got_nothing_counts() {
+    fn successes_of_others_during_a_leg_count() {
         let mut evidence = Evidence::default();
         for producer in 0..2 {
             evidence.served(pair(producer, 1), 500);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_or_a_fleet_that_fails_as_a_whole_blames_nobody() {
+    fn one_failure_or_a_failing_fleet_blames_no_engine() {
         let mut evidence = Evidence::default();
         play(&mut evidence, 1_000, |_, _| false);
         for partner in 0..4 {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_decays() {
+    fn remembered_evidence_is_bounded_and_decays() {
         let mut evidence = Evidence::default();
         for n in 0..2 * MOST_PAIRS as u64 {
             evidence.served(pair(n, n), n);

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_answer_takes_it_out_and_three_good_checks_bring_it_back() {
+    fn one_bad_answer_stops_questions_and_three_good_checks_resume_them() {
         let mut health = Health::default();
         assert_eq!((health.step(5, Event::Good), health.step(10, Event::Bad)), (Change::None, Change::Down));
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_out_while_it_changed_three_times_within_a_minute() {
+    fn pool_stays_out_after_three_changes_within_a_minute() {
         let mut health = Health::default();
         health.step(0, Event::Bad);
         let back_ms = recover(&mut health, 0);

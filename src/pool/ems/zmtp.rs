@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_send_is_what_was_recorded() {
+    fn sent_frames_equal_the_recorded_ones() {
         let sent = capture("1 > ");
         let (greeting, rest) = sent.split_at(GREETING_BYTES);
         assert_eq!(greeting, GREETING);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_answered_is_read_and_no_part_of_it_is() {
+    fn recorded_answers_are_read_and_cut_ones_are_not() {
         for (from, expected) in [("1 < ", b"\x80\x04K\x03."), ("2 < ", b"\x80\x04K\x01.")] {
             let said = capture(from);
             let (greeting, rest) = said.split_first_chunk().unwrap();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_asked_for_from_the_beginning() {
+    fn missing_batches_are_requested_from_the_first() {
         let mut cursor = at(7);
         cursor.owes();
         let mut replay = cursor.resume();

@@ -76,7 +76,7 @@ async fn timed(gate: &Gate, n: u32) -> (Verdict, u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_beyond_the_deadline_whatever_the_pool_does() {
+async fn no_request_waits_beyond_the_pool_deadline() {
     for (how, verdict) in [
         (How::After(0), Verdict::Known),
         (How::After(4), Verdict::Known),
@@ -109,7 +109,7 @@ async fn equal_questions_share_one_exchange_and_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_anew_is_told_by_nothing_older() {
+async fn renewed_question_ignores_older_answers() {
     let (gate, pool) = gate(How::After(3));
     assert_eq!(timed(&gate, 7).await, (Verdict::Known, 3));
     let (under_way, anew) = futures_util::future::join(timed(&gate, 8), gate.ask_anew(inquiry(8))).await;

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_answered_is_read() {
+    fn recorded_controller_answers_are_read() {
         assert_eq!(found("{}").unwrap(), (0, vec![]));
         let p0 = |tier, chunks| vec![("p0".to_owned(), tier, chunks)];
         assert_eq!(found(r#"{"p0":["LocalCPUBackend",16384]}"#).unwrap(), (64, p0(Tier::Memory, 64)));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_all_read_and_memory_is_lent() {
+    fn shared_tiers_are_read_by_all_and_memory_by_peers() {
         let reach = |chunks: &[&str], ranks: u32| {
             let keys: Vec<String> = chunks.iter().enumerate().map(|(n, places)| key(n / 2, places)).collect();
             let body = format!(r#"{{"chunks":{},"results":[{}]}}"#, chunks.len() / 2, keys.join(","));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_salt_has_is_no_answer() {
+    fn other_salts_chunks_are_no_answer() {
         let salted = key(0, "mp0/l1").replace(r#""cache_salt":"""#, r#""cache_salt":"a""#);
         let body = format!(r#"{{"chunks":1,"results":[{salted}]}}"#);
         let with = |salt| answer(body.as_bytes(), Scope { salt, ..scope(1) }, 1);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_asked_for_is_refused() {
+    fn unaskable_key_is_refused() {
         let long = "k".repeat(NARROW_BYTES);
         assert!(matches!(parts("http://h:1", &[&long], NARROW_BYTES), Err(PoolError::TooLarge(_))));
         assert!(matches!(parts("http://h:1", &["a,b"], NARROW_BYTES), Err(PoolError::Refused(_))));

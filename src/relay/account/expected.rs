@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_is_more_for_more_answers_and_prompts() {
+    fn expected_tokens_grow_with_answers_and_prompts() {
         let body = r#"{"prompt":["a","b"],"n":8,"max_tokens":1000,"stream_interval":100}"#;
         let whole = expected(Api::Completions, body);
         assert_eq!([80, 160, 200].map(|events| whole.in_events(events)), [8_000, 16_000, 16_000]);

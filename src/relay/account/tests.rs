@@ -69,7 +69,7 @@ fn parts_cost_what_their_events_may_hold() {
 }
 
 #[test]
-fn who_leaves_in_the_middle_pays_for_what_came() {
+fn client_that_leaves_mid_stream_pays_for_received_tokens() {
     let left = left(|ledger| {
         ledger.decoded(Usage { prompt: Some(100), ..Usage::default() });
         ledger.streams(StatusCode::OK);
@@ -79,7 +79,7 @@ fn who_leaves_in_the_middle_pays_for_what_came() {
 }
 
 #[test]
-fn who_leaves_during_the_prefill_pays_for_the_prompt() {
+fn client_that_leaves_during_prefill_pays_for_the_prompt() {
     let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
     fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
     let reservation = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_let_in_when_somebody_leaves() {
+    async fn waiting_request_is_admitted_when_one_leaves() {
         let (gate, anyone) = (gate(1, 1, 1), caller(ANYONE, None));
         let first = gate.enter(&anyone, 0).await.unwrap();
         let leave = async {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_would_be_refused_is_refused_before_its_body_is_read() {
+    async fn certain_refusal_precedes_the_body() {
         let (gate, single) = (gate(9, 9, 4), caller("single", Some(1)));
         assert!(gate.check(&single).is_ok());
         let _first = gate.enter(&single, 0).await.unwrap();

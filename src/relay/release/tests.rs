@@ -56,7 +56,7 @@ fn written() -> Written {
 }
 
 #[test]
-fn what_becomes_of_a_duty() {
+fn handoff_is_queued_for_release_unless_fetched() {
     let some = Some("{}");
     assert!(queued(some, |_| {}), "no decoder had it");
     assert!(queued(some, |d| drop(d.give(&Written::default()).cloned())), "on its way to one");

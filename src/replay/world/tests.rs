@@ -174,7 +174,7 @@ fn without_the_pool_s_answers_engines_still_restore() {
 }
 
 #[test]
-fn who_never_sends_is_found_out() {
+fn gateway_that_never_sends_is_an_error() {
     let workload = workload(5, 1.0, 6);
     let cluster = small(PoolKind::None);
     let lazy = Simple::new(3, true, f64::INFINITY);
@@ -185,7 +185,7 @@ fn who_never_sends_is_found_out() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn everybody_is_served_once_and_nobody_before_their_time(
+    fn every_request_is_served_once_and_never_too_early(
         seed in 0u64..1_000,
         per_s in 0.2f64..20.0,
         pool in prop::sample::select(vec![PoolKind::None, PoolKind::Shared, PoolKind::Local, PoolKind::Mixed]),

@@ -21,7 +21,7 @@ fn pick(policy: Policy, work: &[u64], turn: u64, random: u64) -> Option<usize> {
 }
 
 #[test]
-fn nobody_is_chosen_from_nobody() {
+fn no_candidates_give_no_choice() {
     for p in ALL {
         assert_eq!(pick(p, &[], 7, 7), None);
         assert_eq!(pick(p, &[9], 7, u64::MAX), Some(0));

@@ -52,7 +52,7 @@ fn pump(board: &mut PrefillScheduler, now: Seconds) -> Vec<Commit> {
 proptest! {
     /// A new request is decided on as if it and everybody had stood in line.
     #[test]
-    fn a_place_in_the_line_is_only_skipped(
+    fn immediate_decision_equals_a_queued_one(
         comers in proptest::collection::vec((0u64..4, 1usize..60, 0u8..5, 0.0f64..0.3), 1..60),
         lanes in 1u64..4,
         late in proptest::bool::ANY,
@@ -185,7 +185,7 @@ fn the_pool_is_nearer_than_computing_and_near_is_nearer_than_far() {
 }
 
 #[test]
-fn what_engines_tell_counts() {
+fn reported_cache_counts() {
     struct TestCaches;
     impl CacheView for TestCaches {
         fn hbm_tokens(&self, _: &Job, out: &mut [Option<u32>]) {
@@ -199,7 +199,7 @@ fn what_engines_tell_counts() {
 }
 
 #[test]
-fn where_a_pool_makes_all_equal_a_prompt_goes_where_it_is_in_memory() {
+fn pooled_prompt_goes_to_the_prefiller_with_it_in_memory() {
     let settings = settings();
     let costs = PrefillCosts { near_token_s: 1e-7, ..settings.costs };
     let mut board = board(3, SchedulerSettings { costs, ..settings });
@@ -220,7 +220,7 @@ fn where_a_pool_makes_all_equal_a_prompt_goes_where_it_is_in_memory() {
 }
 
 #[test]
-fn who_rests_drains_or_failed_is_left_out_while_there_are_others() {
+fn resting_draining_or_failed_prefiller_is_skipped_while_others_exist() {
     let mut board = board(3, settings());
     board.rest(LaneId(0), 10.0);
     board.drain(LaneId(1), true);
@@ -286,7 +286,7 @@ fn time_that_went_into_what_was_evicted_teaches_nothing() {
 }
 
 #[test]
-fn what_was_computed_unseen_is_believed_to_be_there() {
+fn unseen_prefill_is_believed_cached() {
     let mut board = board(2, settings());
     board.arrive(0.0, job(1, 100, 1, 100));
     let commit = pump(&mut board, 0.0).remove(0);
@@ -302,7 +302,7 @@ proptest! {
     /// After any sequence each request is committed at most once, none is lost, and in the end
     /// nothing is reserved.
     #[test]
-    fn everybody_is_served_once_and_nothing_stays_reserved(
+    fn every_request_is_served_once_and_nothing_stays_reserved(
         steps in proptest::collection::vec((0u8..10, 1u32..3000, 0u64..4), 1..150),
         late in any::<bool>(),
     ) {
@@ -392,7 +392,7 @@ proptest! {
 /// Without a request a prefiller that rests is open, and nobody's choice: the line is not looked
 /// through for it.
 #[test]
-fn one_that_rests_does_not_make_the_line_be_looked_at() {
+fn resting_prefiller_triggers_no_scheduling_pass() {
     let mut board = board(2, settings());
     board.rest(LaneId(1), 100.0);
     let mut looked = 0;

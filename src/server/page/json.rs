@@ -153,7 +153,7 @@ mod tests {
     use crate::route::Policy;
 
     #[test]
-    fn one_word_tells_how_an_engine_is() {
+    fn engine_state_is_one_word() {
         let fleet = Fleet::new(Policy::LeastWork);
         fleet.add(Role::Decode, Endpoint::new("d", 1));
         let reservation = fleet.pick(Role::Decode, Need::default()).unwrap();

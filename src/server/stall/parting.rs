@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_everything_first_finds_the_answer() {
+    async fn client_that_sends_all_first_gets_the_answer() {
         let took = closed(&CancellationToken::new(), async |mut client: DuplexStream| {
             client.write_all(&vec![b'x'; LINGER_BYTES]).await.unwrap();
             let mut answer = String::new();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_waited_for_for_long() {
+    async fn lingering_close_is_bounded() {
         let never = CancellationToken::new();
         let silent = closed(&never, async |client: DuplexStream| Some(client)).await;
         assert!(about(silent, QUIET_TIME), "{silent:?}");

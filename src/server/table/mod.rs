@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_engines_takes_the_admin_key() {
+    fn engine_changes_take_the_admin_key() {
         for row in TABLE {
             if matches!(row.answer, Answer::EveryEngine) {
                 assert_eq!((row.key, row.listener), (Key::Admin, Listener::Operators), "{}", row.path);

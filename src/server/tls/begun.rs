@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_read_is_read_again_and_then_what_follows() {
+    async fn preface_is_replayed_before_the_rest() {
         for at in [0, 1, 23, PREFACE.len()] {
             let rest = [&PREFACE[at..], b"SETTINGS"].concat();
             let mut stream = begun(&[&PREFACE[..at], &rest], true).await.unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_begin_is_nobody_to_serve() {
+    async fn connection_without_preface_is_not_served() {
         let cases: [(&[&[u8]], bool); 5] = [
             (&[], true),
             (&[&PREFACE[..23]], true),

@@ -32,7 +32,7 @@ async fn engine(role: Role) -> Engine {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_not_kept() {
+async fn oversized_body_is_not_kept() {
     let (prefill, decode) = (engine(Role::Prefill).await, engine(Role::Decode).await);
     let more = ["--set", "limit.body_bytes=1000000"];
     let (process, gateway) = Process::gateway(&prefill, &decode, &more, &[]);

@@ -77,7 +77,7 @@ async fn scripts_and_the_gateways_own_pages_go_on() {
 }
 
 #[tokio::test]
-async fn who_has_the_key_is_no_page_that_happens_to_be_open() {
+async fn request_with_a_key_is_no_foreign_page() {
     let stage = stage(|script| script.config.server.admin_key = Some(Secret::new("k"))).await;
     let site = ("sec-fetch-site", "cross-site");
     for (path, body) in changes("127.0.0.1:9") {

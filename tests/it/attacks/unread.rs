@@ -39,7 +39,7 @@ async fn closes(mut socket: TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn what_ends_soon_is_read_and_the_connection_lives() {
+async fn short_unread_body_keeps_the_connection() {
     let stage = stage(|_| {}).await;
     let body = vec![b' '; SOME_BYTES];
     let chunk = [format!("{SOME_BYTES:x}\r\n").as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
@@ -54,7 +54,7 @@ async fn what_ends_soon_is_read_and_the_connection_lives() {
 }
 
 #[tokio::test]
-async fn where_it_does_not_end_the_answer_says_that_the_connection_does() {
+async fn endless_unread_body_closes_the_connection_in_its_answer() {
     let stage = stage(|_| {}).await;
     for (name, head, bytes) in [
         ("nothing comes", sized(SOME_BYTES), 0),
@@ -125,7 +125,7 @@ async fn after_sending(stage: &Stage, head: &str, body: &[u8], waits: bool) -> i
 }
 
 #[tokio::test]
-async fn who_sends_everything_first_finds_the_answer_and_no_reset() {
+async fn client_that_sends_all_first_gets_the_answer_without_reset() {
     // More than the kernel's buffers take, and less than is read behind an answer.
     const MANY_BYTES: usize = 12 << 20;
     let stage = stage(|s| {
@@ -156,7 +156,7 @@ async fn who_sends_everything_first_finds_the_answer_and_no_reset() {
 
 /// Who is refused, sends nothing more and stays is let go of: its place is needed.
 #[tokio::test]
-async fn who_stays_behind_a_refusal_keeps_no_place() {
+async fn refused_client_that_stays_holds_no_place() {
     let stage = stage(|s| s.config.limit.connections = 1).await;
     let (answer, socket) = refused(&stage, &sized(8 << 20), b"").await;
     assert_eq!((answer.status, answer.header("connection")), (404, Some("close")));

@@ -46,7 +46,7 @@ async fn one_prompts_engine_that_fails_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn what_an_engine_refuses_of_one_prompt_is_the_answer() {
+async fn refusal_of_one_prompt_is_the_answer() {
     let script =
         Script { engine: EngineSpec { max_model_len: 400, lease_ms: 60_000, ..slow() }, ..Script::default() };
     let own = Own::stage("batch-refused", script).await;

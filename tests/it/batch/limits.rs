@@ -81,7 +81,7 @@ async fn engines_that_must_meet_are_asked_one_by_one_too() {
 }
 
 #[tokio::test]
-async fn what_no_engine_can_do_alone_is_refused_in_words() {
+async fn batch_that_no_single_engine_can_serve_is_refused_with_reason() {
     let mut script = sglang();
     script.config.limit.prompts = 2;
     let stage = Stage::set(script).await;

@@ -114,7 +114,7 @@ async fn two_of_four_that_refuse_are_not_taken_for_each_others_witnesses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_engines_agree_on_is_the_clients_answer_and_nobodys_fault() {
+async fn refusal_shared_by_engines_is_the_answer_and_blames_none() {
     let memory = Memory::set(4, &working(), config()).await;
     assert_eq!(failed(&load(&memory, 4, 40).await), 0);
     let unknown = r#"{"model":"nobody has it","prompt":"a","max_tokens":3}"#;

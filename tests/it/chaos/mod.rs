@@ -57,7 +57,7 @@ fn seeds(usual: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn nobody_is_lied_to_and_nothing_is_left() {
+fn answers_are_true_and_nothing_is_stranded() {
     let mut words = Words::default();
     for seed in REGRESSIONS.into_iter().chain(seeds(RUNS)) {
         run(&Plan::draw(seed), seed, &mut words);

@@ -134,7 +134,7 @@ async fn the_next_turn_reads_what_the_decoder_wrote() {
 }
 
 #[tokio::test]
-async fn what_decoders_say_of_it_is_not_for_clients() {
+async fn decoders_kv_params_do_not_reach_clients() {
     let stage = stage(two_way(true, 60_000)).await;
     let text = json!("a question ".repeat(30));
     let answer = ask(&stage, &text, &[]).await;
@@ -231,7 +231,7 @@ async fn a_decoder_that_dies_takes_its_offers_along() {
 }
 
 #[tokio::test]
-async fn what_nobody_takes_is_freed_by_the_decoders_own_clock() {
+async fn kv_that_is_not_taken_is_freed_by_the_decoder() {
     let stage = stage(two_way(true, 300)).await;
     first_turn(&stage, "a note").await;
     stage.assert_nothing_left("nobody came back").await;

@@ -116,7 +116,7 @@ async fn in_a_mixed_fleet_requests_go_whole_or_in_two_legs_and_read_the_same() {
 }
 
 #[tokio::test]
-async fn when_the_one_that_does_both_fails_the_pair_serves() {
+async fn pair_serves_after_a_combined_engine_fails() {
     let mixed = Mixed::new(true).await;
     let words = mixed.post(completion(false)).await.words();
     for what in [FaultKind::Status(500, None), FaultKind::ResetBeforeHead, FaultKind::Refuse] {

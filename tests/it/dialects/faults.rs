@@ -50,7 +50,7 @@ async fn one_bad_engine_of_either_side_is_invisible() {
 }
 
 #[tokio::test]
-async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
+async fn unserved_request_gets_a_true_error_and_strands_nothing() {
     for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         for what in [

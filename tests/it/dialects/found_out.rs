@@ -14,7 +14,7 @@ fn untold(spoken: Spoken) -> crate::common::stage::Script {
 }
 
 #[tokio::test]
-async fn nobody_has_to_say_what_engines_speak() {
+async fn engines_dialect_is_detected() {
     for spoken in SPOKEN {
         let stage = Stage::set(untold(spoken)).await;
         for stream in [false, true] {

@@ -9,7 +9,7 @@ use crate::common::stage::Stage;
 const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
-async fn what_would_stop_a_decoder_never_reaches_one() {
+async fn deadly_requests_never_reach_a_decoder() {
     let moriio: &[(&str, &str)] = &[
         (CHAT, r#"{"model":"sim","n":2,"messages":[{"role":"user","content":"a"}]}"#),
         ("/v1/completions", r#"{"model":"sim","prompt":"a","best_of":2}"#),

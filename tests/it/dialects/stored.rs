@@ -89,7 +89,7 @@ async fn the_wait_leaves_the_decoder_half_of_the_requests_time() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_dead_pool_nor_for_one_that_says_nothing() {
+async fn no_request_waits_for_a_dead_or_silent_pool() {
     let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for address in ["127.0.0.1:1".to_owned(), deaf.local_addr().unwrap().to_string()] {
         let mut script = script(POOL, NEVER_MS, NEVER_MS).await;

@@ -69,7 +69,7 @@ async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
 }
 
 #[tokio::test]
-async fn who_is_missing_from_a_file_leaves_at_the_second_look() {
+async fn engine_missing_from_the_file_leaves_at_the_second_look() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("engines");
     let mut config = config();

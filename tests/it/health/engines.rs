@@ -88,7 +88,7 @@ async fn an_engine_that_says_that_it_is_dead_rests_and_comes_back() {
 }
 
 #[tokio::test]
-async fn when_all_rest_all_are_tried() {
+async fn all_engines_are_tried_when_all_rest() {
     let mut script = probing();
     script.config.health.probe_ms = 0;
     let stage = Stage::set(script).await;

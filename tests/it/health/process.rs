@@ -144,7 +144,7 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
 
 /// The alert for block names fired on every fleet without a pool: its metric stood at 0.
 #[tokio::test]
-async fn what_is_switched_off_has_no_series() {
+async fn disabled_features_have_no_series() {
     let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
     let (_process, address) = Process::gateway(&prefill, &decode, &[], &[]);
     assert_eq!(client::send(address, &post(CHAT, &chat("hello"))).await.status, 200);

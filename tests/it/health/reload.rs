@@ -91,7 +91,7 @@ async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() 
 }
 
 #[tokio::test]
-async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
+async fn load_scrape_takes_the_reloaded_limit() {
     const READ: &str = "the configuration was read again";
     let log = Log::collect();
     let dir = tempfile::tempdir().unwrap();

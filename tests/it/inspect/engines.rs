@@ -104,7 +104,7 @@ async fn a_model_may_be_named_by_its_folder_but_not_differently_by_two_engines()
 
 /// Any web server answers; an engine has at least one of the paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_engine_is_bad() {
+async fn check_reports_a_non_engine_as_bad() {
     let both = pair(|_| ()).await;
     let prefill = both[0].addr();
     let lacks = |path: &str| {

@@ -46,7 +46,7 @@ async fn a_pool_as_configured_is_described_and_left_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_asked_offline() {
+async fn offline_check_asks_no_service() {
     let (master, admin) = master(&[]).await;
     let mut line = vec!["check".to_owned(), "--offline".to_owned()];
     let all = super::BASE.iter().map(|set| (*set).to_owned()).chain(sets(&master, &admin));

@@ -48,7 +48,7 @@ async fn tokens_per_minute_are_reserved_and_settled() {
 
 /// A request that is larger than a minute's tokens is let in when all are there, and leaves a debt.
 #[tokio::test]
-async fn who_is_in_debt_is_told_when_this_request_is_let_in() {
+async fn key_in_debt_learns_when_it_is_admitted() {
     let dir = keys(&[("debtor", "tokens_per_minute = 1_000")]);
     let stage = Stage::set(script(&dir)).await;
     let mut large = chat(1);
@@ -107,7 +107,7 @@ fn told(prompt: u64, output: u64) -> FaultKind {
 
 /// The estimate believes no more than 1024 tokens of output, of however many conversations.
 #[tokio::test]
-async fn what_a_decoder_answers_alone_costs_what_it_tells() {
+async fn decoder_only_answer_costs_its_reported_usage() {
     let dir = keys(&[("batches", "tokens_per_minute = 100_000"), ("unlimited", "")]);
     let stage = Stage::set(script(&dir)).await;
     let batch =

@@ -67,7 +67,7 @@ fn code(raw: &Raw) -> (u16, Option<&str>) {
 }
 
 #[tokio::test]
-async fn who_has_no_key_gets_nothing_and_keys_end_here() {
+async fn requests_without_key_are_refused_and_keys_are_not_forwarded() {
     for configured in [None, Some("Bearer ours")] {
         let dir = keys(&[("a", "")]);
         let mut script = script(&dir);

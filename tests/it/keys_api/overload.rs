@@ -29,7 +29,7 @@ async fn open(stage: &Stage, body: &Value) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_would_wait_too_long_is_told_at_once() {
+async fn request_that_would_wait_too_long_is_refused_at_once() {
     let mut script = Script { prefillers: 1, ..Script::default() };
     script.engine = EngineSpec { prefill_tokens_per_s: 1_000.0, ..script.engine };
     script.config.route.batch_tokens = 0;

@@ -61,7 +61,7 @@ async fn a_prefiller_that_may_have_written_costs_a_fresh_pair() {
 }
 
 #[tokio::test]
-async fn when_no_prefiller_works_the_client_is_told_and_no_decoder_goes_on() {
+async fn failed_prefill_is_reported_and_stops_the_decoder() {
     for (what, status, code) in [
         (FaultKind::Refuse, 502, "prefill_failed"),
         (FaultKind::ResetBeforeHead, 502, "prefill_failed"),

@@ -92,7 +92,7 @@ async fn the_decoder_is_asked_first_and_its_answer_is_that_of_one_engine_alone()
 }
 
 #[tokio::test]
-async fn what_the_prefiller_found_cached_is_reported() {
+async fn prefiller_cached_tokens_are_reported() {
     let mut script = script();
     (script.prefillers, script.decoders) = (1, 2);
     script.config.route.policy = pd_proxy::config::Policy::RoundRobin;
@@ -155,7 +155,7 @@ async fn a_list_of_prompts_is_one_prefill_where_prefillers_understand_lists() {
 }
 
 #[tokio::test]
-async fn what_decoders_can_not_call_for_they_compute_themselves() {
+async fn requests_without_callback_are_computed_by_the_decoder() {
     let stage = Stage::set(script()).await;
     let several = json!({"model": "sim", "prompt": prompt(), "max_tokens": 4, "n": 2});
     let response = json!({"model": "sim", "input": prompt(), "max_output_tokens": 4});

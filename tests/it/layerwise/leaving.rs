@@ -65,7 +65,7 @@ async fn a_decoder_that_does_not_call_is_hung_up_on_after_the_grace_time() {
 }
 
 #[tokio::test]
-async fn who_leaves_during_the_answer_leaves_nothing() {
+async fn client_that_leaves_during_the_answer_strands_nothing() {
     let mut script = script();
     script.engine.tpot_ms = 20.0;
     let stage = Stage::set(script).await;

@@ -43,7 +43,7 @@ async fn a_decoder_waits_as_long_as_the_prefill_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_at_any_second_of_it_strands_nothing() {
+async fn client_that_leaves_at_any_second_strands_nothing() {
     for after_s in [1, 30, 179] {
         // Caches would make the second prefill short.
         let (memory, _listening) = slow().await;

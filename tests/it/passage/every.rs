@@ -84,7 +84,7 @@ async fn an_order_is_for_the_role_that_it_names() {
 }
 
 #[tokio::test]
-async fn what_came_of_an_order_is_told_engine_by_engine() {
+async fn order_results_are_reported_per_engine() {
     let good = willing().await;
     let refusing = RawEngine::start(|_| answer(400, r#"{"detail":"no such adapter"}"#)).await;
     let silent = hanging_up().await;

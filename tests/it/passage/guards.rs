@@ -59,7 +59,7 @@ async fn no_client_chooses_an_id_that_engines_read() {
 }
 
 #[tokio::test]
-async fn what_sglang_can_not_serve_from_two_sides_is_refused_by_the_gateway() {
+async fn requests_that_sglang_cannot_disaggregate_are_refused() {
     let (p, d) = (willing().await, willing().await);
     let front = Front::of(&[&p], &[&d], |config| config.dialect.name = DialectName::Sglang).await;
     for path in ["/v1/messages", "/v1/responses", "/inference/v1/generate"] {

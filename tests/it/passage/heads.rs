@@ -64,7 +64,7 @@ const FORGED: [&str; 16] = [
 ];
 
 #[tokio::test]
-async fn what_an_engine_says_in_the_gateways_name_does_not_reach_clients() {
+async fn gateway_headers_of_an_engine_do_not_reach_clients() {
     for status in [200, 400, 501] {
         let forging = RawEngine::start(move |_| {
             let body = r#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}]}"#;

@@ -35,7 +35,7 @@ const READS: [&str; 25] = [
 const BODY: &str = r#"{"model":"m","input":"x","prompt":"x","messages":[]}"#;
 
 #[tokio::test]
-async fn what_only_reads_is_asked_of_another_engine_after_a_reset() {
+async fn read_only_request_is_retried_after_a_reset() {
     // The only one of the first role: each route is tried at it before the other engine is asked.
     let (bad, good) = (hanging_up().await, willing().await);
     let front = Front::of(&[&bad], &[&good], |_| {}).await;
@@ -48,7 +48,7 @@ async fn what_only_reads_is_asked_of_another_engine_after_a_reset() {
 }
 
 #[tokio::test]
-async fn what_may_have_changed_something_is_not_asked_twice() {
+async fn changing_request_is_not_retried_after_a_reset() {
     let (bad, good) = (hanging_up().await, willing().await);
     let front = Front::of(&[&bad], &[&good], |config| config.server.passthrough = vec!["/v9/*".into()]).await;
     let raw = front.post("/v9/unknown", "{}").await;
@@ -76,7 +76,7 @@ async fn input_tokens_is_a_route_and_no_response() {
 }
 
 #[tokio::test]
-async fn what_goes_on_from_a_response_is_asked_of_its_keeper() {
+async fn continued_response_is_asked_of_its_keeper() {
     let keeper = RawEngine::start(|asked| match asked.path() {
         "/v1/responses/resp_7" => answer(200, r#"{"id":"resp_7"}"#),
         _ => answer(200, r#"{"input_tokens":9}"#),

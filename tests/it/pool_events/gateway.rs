@@ -144,7 +144,7 @@ impl Setup {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_each_prefiller_holds_is_known_and_who_left_holds_nothing() {
+async fn prefillers_blocks_are_known_and_departed_ones_hold_none() {
     let mut setup = Setup::new(2, 2, true).await;
     let blocks = blocks();
     assert_eq!(blocks.len(), 8);

@@ -106,7 +106,7 @@ fn source(ports: Ports, replay: bool) -> Source {
 }
 
 #[tokio::test]
-async fn one_that_comes_late_gets_all() {
+async fn late_subscriber_gets_all_events() {
     for topics in [true, false] {
         let ports = Ports::free();
         let mut engine = Publisher::start(ports, topics).await;
@@ -125,7 +125,7 @@ async fn one_that_comes_late_gets_all() {
 }
 
 #[tokio::test]
-async fn what_was_published_before_replays_could_be_asked_for_is_asked_for_later() {
+async fn batches_before_the_replay_port_are_requested_later() {
     let ports = Ports::free();
     let mut engine = Publisher::start_half(ports, true).await;
     engine.miss(stores(&[1, 2]));
@@ -146,7 +146,7 @@ async fn what_was_published_before_replays_could_be_asked_for_is_asked_for_later
 }
 
 #[tokio::test]
-async fn what_got_lost_is_replayed() {
+async fn lost_batches_are_replayed() {
     let ports = Ports::free();
     let mut engine = Publisher::start(ports, true).await;
     let listening = Listening::to(source(ports, true), TIMES);
@@ -165,7 +165,7 @@ async fn what_got_lost_is_replayed() {
 }
 
 #[tokio::test]
-async fn what_no_replay_brings_back_empties_the_index() {
+async fn unreplayable_loss_empties_the_index() {
     for replay in [true, false] {
         let ports = Ports::free();
         let mut engine = Publisher::start(ports, true).await;

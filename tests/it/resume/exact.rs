@@ -188,7 +188,7 @@ async fn a_decoder_that_is_killed_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_the_next_pair_is_sent() {
+async fn next_pair_gets_prompt_and_answer_so_far() {
     let stage = Stage::set(resuming()).await;
     let more = json!({"temperature": 0, "seed": 5, "min_tokens": 20, "top_p": 0.9, "cache_salt": "s",
         "stream_options": {"include_usage": true}, "metadata": {"x-mark": 1}, "logprobs": false});

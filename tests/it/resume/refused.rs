@@ -64,7 +64,7 @@ async fn every_reason_is_told() {
 }
 
 #[tokio::test]
-async fn what_rules_nothing_out() {
+async fn continuation_is_allowed_for_neutral_members() {
     let stage = Stage::set(resuming()).await;
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     for (path, more) in [
@@ -117,7 +117,7 @@ async fn off_means_off() {
 }
 
 #[tokio::test]
-async fn when_nobody_is_left_the_client_is_told() {
+async fn client_is_told_when_no_engine_is_left() {
     let stage = Stage::set(Script { decoders: 1, ..resuming() }).await;
     let asked = request(CHAT, 20, &json!({}));
     // The only decoder breaks again and again, always a little further.

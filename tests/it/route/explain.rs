@@ -46,7 +46,7 @@ async fn a_dry_run_sends_nothing() {
 }
 
 #[tokio::test]
-async fn who_is_not_the_administrator_learns_nothing_of_engines() {
+async fn clients_learn_nothing_of_engines() {
     let mut script = script(2, f64::INFINITY);
     script.config.server.admin_key = Some(Secret::new("k"));
     let stage = Stage::set(script).await;

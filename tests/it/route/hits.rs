@@ -43,7 +43,7 @@ async fn converse(stage: &Stage, conversation: usize) -> Sums {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_predicted_is_what_engines_report() {
+async fn predicted_hits_equal_reported_ones() {
     let stage = Stage::set(script(3, 4_000.0)).await;
     let all = join_all((0..12).map(|conversation| converse(&stage, conversation))).await;
     let Sums { predicted, reported, prompts } = all.into_iter().fold(Sums::default(), Sums::and);

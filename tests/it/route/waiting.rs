@@ -47,7 +47,7 @@ async fn late_binding_leaves_the_queue_in_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_the_line_was_never_sent() {
+async fn request_that_leaves_the_queue_is_never_sent() {
     let stage = Stage::set(narrow(Bind::Late)).await;
     // The first request stays until its client leaves, however long the others take to come and go.
     stage.prefillers[0].inject(Fault::once(FaultKind::StallBeforeHead));

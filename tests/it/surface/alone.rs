@@ -153,7 +153,7 @@ async fn cut(flag: &str, signals: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_the_gateways_own_end_cuts_did_not_leave() {
+async fn requests_cut_by_shutdown_are_not_counted_as_left() {
     cut("server.drain_ms=100", 1).await;
 }
 

@@ -77,7 +77,7 @@ async fn a_page_that_is_named_may_ask_and_read_the_refusals_too() {
 }
 
 #[tokio::test]
-async fn what_is_for_operators_no_page_may_ask() {
+async fn pages_may_not_ask_operator_routes() {
     let stage = stage(&["*"]).await;
     for path in [CHAT, "/v1/models", "/health"] {
         assert_eq!(allowed(&preflight(&stage, PAGE, path).await), Some(PAGE), "{path}");

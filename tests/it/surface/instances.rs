@@ -149,7 +149,7 @@ async fn an_instance_that_is_not_up_yet_joins_when_it_is() {
 
 /// Rollouts are quicker than engines that load their weights.
 #[tokio::test]
-async fn who_is_removed_before_it_answered_does_not_join() {
+async fn engine_removed_before_its_first_answer_does_not_join() {
     let mut script = Script::default();
     script.config.fleet.probe_interval_ms = 20;
     script.config.fleet.probe_timeout_ms = 5_000;

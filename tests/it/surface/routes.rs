@@ -10,7 +10,7 @@ use crate::common::stage::{Script, Stage, fast};
 use super::{CHAT, body_of, both, chat, count, header, lone, long_text};
 
 #[tokio::test]
-async fn what_one_engine_answers_is_asked_of_one_prefiller() {
+async fn single_engine_routes_ask_one_prefiller() {
     let stage = Stage::new().await;
     let cases = [
         post("/tokenize", r#"{"prompt":"Hello there, 世界","return_token_strs":true}"#),
@@ -308,7 +308,7 @@ async fn prompts_that_are_cut_to_fit_are_prefilled_where_they_are_decoded() {
 }
 
 #[tokio::test]
-async fn who_asks_for_the_models_with_a_wrong_key_is_told_so() {
+async fn wrong_key_for_models_is_refused() {
     let stage = Stage::new().await;
     let unauthorized = r#"{"error":"Unauthorized"}"#;
     stage.engines().for_each(|engine| {

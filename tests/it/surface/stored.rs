@@ -83,7 +83,7 @@ fn paths(stage: &Stage) -> Vec<String> {
 
 /// The same of one that a request goes on from: any other decoder would say that there is no such response.
 #[tokio::test]
-async fn who_goes_on_from_a_response_is_sent_where_it_is() {
+async fn continued_response_goes_to_its_decoder() {
     let stage = keeping().await;
     for id in ["resp_2", "resp_0", "resp_1"] {
         assert_eq!(stage.post(RESPONSES, &next(id)).await.json()["id"], id);
@@ -108,7 +108,7 @@ async fn who_goes_on_from_a_response_is_sent_where_it_is() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_asked_to_go_on_from_a_response() {
+async fn continued_response_is_asked_of_no_other_engine() {
     for (what, status) in [(FaultKind::Status(503, None), 503), (FaultKind::Status(500, None), 502)] {
         let stage = keeping().await;
         let keeper = &stage.decoders[1];
@@ -126,7 +126,7 @@ async fn nobody_else_is_asked_to_go_on_from_a_response() {
 }
 
 #[tokio::test]
-async fn what_all_decoders_refuse_to_look_for_goes_to_one_of_them() {
+async fn response_that_no_decoder_looks_up_goes_to_one() {
     let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
     for decoder in &stage.decoders {
         let invalid = Some(r#"{"error":{"code":400}}"#.into());

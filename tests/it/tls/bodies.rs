@@ -10,7 +10,7 @@ use crate::common::client;
 const GOOD: &str = r#"{"model":"sim","prompt":"Good?","max_tokens":4}"#;
 
 #[tokio::test]
-async fn they_take_no_place_over_either_http() {
+async fn unsent_bodies_take_no_place_over_either_http() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     let (_engines, mut config) = pair().await;
     let (cert, key) = authority.sign("127.0.0.1").write(dir.path(), "gateway");
@@ -38,7 +38,7 @@ async fn they_take_no_place_over_either_http() {
 }
 
 #[tokio::test]
-async fn one_that_comes_too_slowly_is_given_up_over_either_http() {
+async fn slow_body_is_refused_over_either_http() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     let (engines, mut config) = pair().await;
     let (cert, key) = authority.sign("127.0.0.1").write(dir.path(), "gateway");

@@ -67,7 +67,7 @@ async fn an_engine_with_a_stranger_s_certificate_is_passed_over() {
 }
 
 #[tokio::test]
-async fn when_no_engine_is_believed_the_client_hears_no_internals() {
+async fn untrusted_engines_give_an_error_without_internals() {
     let (authority, stranger, dir) = (Authority::new(), Authority::new(), tempfile::tempdir().unwrap());
     let (engines, mut config) = pair().await;
     let front = Front::of(&engines[0], &stranger.sign("127.0.0.1"), None).await;
@@ -108,7 +108,7 @@ async fn engines_may_want_a_certificate_of_us_and_have_another_name() {
 
 /// A system without authorities and no file of them: such a fleet does not start, and can't be changed into one.
 #[tokio::test]
-async fn whoever_brings_an_engine_that_nobody_could_believe_is_refused_in_the_same_words() {
+async fn engine_without_authorities_is_refused_however_added() {
     const WORDS: &str = "engine.tls_ca is not set";
     let (engines, dir) = (pair().await.0, tempfile::tempdir().unwrap());
     let [config, list, none] = ["gateway.toml", "engines", "none"].map(|name| dir.path().join(name));

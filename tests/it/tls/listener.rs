@@ -135,7 +135,7 @@ async fn agreed(authority: &Authority, to: SocketAddr, beginning: &[u8]) -> TlsS
 }
 
 #[tokio::test]
-async fn who_agrees_on_http_2_and_does_not_begin_it_is_cut() {
+async fn http2_client_without_preface_is_cut() {
     let authority = Authority::new();
     let (gateway, _engines, _dir) = secured(&authority, |config, _| config.timeout.header_ms = 300).await;
     for beginning in BEGINNINGS {
@@ -154,7 +154,7 @@ async fn who_agrees_on_http_2_and_does_not_begin_it_is_cut() {
 }
 
 #[tokio::test]
-async fn who_does_not_begin_http_2_holds_up_no_shutdown() {
+async fn http2_client_without_preface_does_not_delay_shutdown() {
     let authority = Authority::new();
     let (gateway, _engines, _dir) = secured(&authority, |_, _| {}).await;
     let mut open = Vec::new();
@@ -169,7 +169,7 @@ async fn who_does_not_begin_http_2_holds_up_no_shutdown() {
 
 /// An answer that comes before its request is complete, as in `attacks/unread.rs`.
 #[tokio::test]
-async fn who_sends_everything_first_finds_the_answer_and_an_end() {
+async fn client_that_sends_all_first_gets_the_answer_and_an_end() {
     let authority = Authority::new();
     let (gateway, _engines, _dir) = secured(&authority, |_, _| {}).await;
     let mut stream = connect(&authority.client(None, &[]), gateway.at).await.unwrap();

@@ -74,7 +74,7 @@ async fn comes_with_its_policy(at: std::net::SocketAddr, path: &str, kind: &str)
 
 /// Where clients are told that there is a key, they are not shown where to try some.
 #[tokio::test]
-async fn where_a_key_is_asked_for_there_is_no_page_for_clients() {
+async fn status_page_for_clients_is_off_with_keys() {
     let (_engines, config) = pair().await;
     let dir = tempfile::tempdir().unwrap();
     let keys = dir.path().join("keys.toml");
@@ -227,7 +227,7 @@ async fn the_json_has_the_documented_shape() {
 }
 
 #[tokio::test]
-async fn it_tells_what_became_of_the_last_requests() {
+async fn page_lists_outcomes_of_the_last_requests() {
     let (engines, mut config) = pair().await;
     with_admin(&mut config);
     let gateway = Running::start(config).await.unwrap();

@@ -161,7 +161,7 @@ async fn an_answer_in_one_piece_and_one_that_an_engine_gives_alone_are_traced() 
 }
 
 #[tokio::test]
-async fn what_a_client_decided_counts_and_engines_hear_of_every_trace() {
+async fn client_sampling_is_kept_and_engines_get_every_trace() {
     for (ratio, flags, kept) in
         [(0.0, None, false), (0.0, Some("01"), true), (1.0, Some("00"), false), (1.0, None, true)]
     {

@@ -144,7 +144,7 @@ async fn a_collector_that_is_not_there_costs_requests_nothing_and_lines_name_the
 
 /// Secrets and addresses are checked before anything starts.
 #[test]
-fn what_is_wrong_is_named_at_the_start() {
+fn trace_settings_errors_are_named_at_the_start() {
     let flags = ["check", "--set", "trace.endpoint=collector:4318", "--set", "trace.sample_ratio=2"];
     let (code, _, err) = crate::command::run(&flags, &[]);
     assert_eq!(

@@ -99,7 +99,7 @@ fn one_false_row_is_enough() {
 }
 
 #[test]
-fn what_no_test_takes_is_an_error() {
+fn untested_vector_row_is_an_error() {
     let good = &own()[0];
     let with = |member: &str, value: Value| {
         let mut row = good.clone();

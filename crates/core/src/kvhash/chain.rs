@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_must_exist() {
+    fn unsupported_hash_profile_is_refused() {
         let refused = |change: &dyn Fn(&mut HashProfile)| {
             let mut profile = profile("0.12.0", Algo::Sha256);
             change(&mut profile);

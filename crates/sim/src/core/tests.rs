@@ -136,7 +136,7 @@ fn streams_keep_the_pace_and_slow_each_other() {
 }
 
 #[test]
-fn who_is_held_writes_one_token_and_makes_up_for_nothing_later() {
+fn held_job_writes_one_token_and_catches_up_nothing() {
     let mut d = Core::new(&EngineSpec { tpot_ms: 10.0, ..spec() });
     d.hold(true);
     let id = d.submit(0, prompt("abc"));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_spoken_to_is_said() {
+    fn unusable_address_is_reported() {
         let one = json!([{"addresses": ["fd00::1"]}]);
         let (places, lacks) = found(slice("IPv6", one.clone()), &["any", "grpc", "8000"]);
         assert_eq!(places, [("https://[fd00::1]:8000".to_owned(), None)]);

@@ -47,7 +47,7 @@ fn a_success_between_failures_begins_the_count_again() {
 }
 
 #[test]
-fn one_that_fails_every_other_time_is_found_by_its_share() {
+fn engine_that_fails_every_other_time_is_found_by_its_share() {
     let mut it = Breaker::default();
     let opened = (0..40).find(|n| {
         let now_ms = n * 1_000;
@@ -58,7 +58,7 @@ fn one_that_fails_every_other_time_is_found_by_its_share() {
 }
 
 #[test]
-fn who_is_unreachable_is_left_at_once() {
+fn unreachable_engine_opens_the_breaker_at_once() {
     let mut it = Breaker::default();
     assert_eq!(it.failed(0, Cause::Unreachable, &RULES), Change::Opened(500));
 }
@@ -93,7 +93,7 @@ fn rests_grow_with_each_trial_that_fails_up_to_a_limit() {
 }
 
 #[test]
-fn one_that_flaps_rests_longer_until_it_was_calm() {
+fn flapping_engine_rests_longer_until_calm() {
     let mut it = Breaker::default();
     let mut now_ms = 0;
     for rest_ms in [500, 1_000, 2_000] {
@@ -107,7 +107,7 @@ fn one_that_flaps_rests_longer_until_it_was_calm() {
 }
 
 #[test]
-fn its_share_grows_after_an_outage_and_not_after_a_hiccup() {
+fn share_grows_after_an_outage_and_not_after_a_hiccup() {
     let mut it = Breaker::default();
     it.failed(0, Cause::Unreachable, &RULES);
     it.succeeded(600, &RULES);
@@ -169,7 +169,7 @@ proptest! {
     /// After any sequence of events rests are bounded, and two successes after them close the
     /// breaker.
     #[test]
-    fn it_always_comes_back(steps in proptest::collection::vec((0u8..6, 0u64..3_000), 0..200)) {
+    fn breaker_always_closes_again(steps in proptest::collection::vec((0u8..6, 0u64..3_000), 0..200)) {
         let mut it = Breaker::default();
         let mut now_ms = 0;
         for (what, after_ms) in steps {

@@ -119,7 +119,7 @@ fn a_batch_may_be_a_map() {
 }
 
 #[test]
-fn what_a_pool_was_given() {
+fn pool_medium_is_recognised() {
     let event = [&[0x97][..], &text("BlockStored"), &[0x91, 9, 0xc0, 0xc0, 16, 0xc0], &text("cpu")].concat();
     let Event::Stored(stored) = only(&batch(&event)) else { panic!("another event") };
     assert_eq!((stored.medium, stored.token_ids.len()), (Medium::Pool, 0));

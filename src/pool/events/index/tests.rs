@@ -93,7 +93,7 @@ fn a_block_stays_in_hbm_until_its_last_copy_is_gone() {
 }
 
 #[test]
-fn what_other_tiers_tell_twice_they_have_once() {
+fn blocks_told_by_several_tiers_count_once() {
     let mut index = index(100);
     let a = index.holder(1, 0).unwrap();
     for medium in [Medium::Cpu, Medium::Storage, Medium::Pool] {
@@ -141,7 +141,7 @@ fn windows_alone_make_no_prefix() {
 }
 
 #[test]
-fn what_was_put_into_a_pool_is_everybodys_and_survives_a_reset() {
+fn pooled_blocks_are_shared_and_survive_a_reset() {
     let mut index = index(100);
     let (a, b) = (index.holder(1, 0).unwrap(), index.holder(2, 0).unwrap());
     index.apply(a, &stored(&[1, 4], Medium::Gpu, None));
@@ -157,7 +157,7 @@ fn what_was_put_into_a_pool_is_everybodys_and_survives_a_reset() {
 }
 
 #[test]
-fn what_is_put_into_a_pool_again_is_young_once_more() {
+fn pooled_block_stored_again_is_young() {
     let mut index = index(3);
     let a = index.holder(1, 0).unwrap();
     index.apply(a, &stored(&[1, 2, 3, 1, 4], Medium::Pool, None));
@@ -333,7 +333,7 @@ fn an_event() -> impl Strategy<Value = (usize, Event)> {
 
 proptest! {
     #[test]
-    fn it_knows_what_a_simple_list_knows(
+    fn index_equals_a_simple_list(
         events in prop::collection::vec(an_event(), 0..80),
         limit in 1..8_usize,
         worn in any::<bool>(),

@@ -93,7 +93,7 @@ fn both_later_layouts_are_told_apart() {
 }
 
 #[test]
-fn what_is_not_readable_is_not_there() {
+fn unreadable_replica_is_absent() {
     let writing = object(&[(3, 1, 0)], 40);
     assert_eq!(query(&body(10, 1, &writing), Form::Flagged, 1), Ok(vec![Object::default()]));
     let half = object(&[(3, 1, 0), (4, 1, 1)], 40);

@@ -47,7 +47,7 @@ fn weights_share_and_nobody_starves() {
 }
 
 #[test]
-fn who_takes_more_than_was_charged_pays_for_it() {
+fn flow_pays_for_tokens_beyond_its_charge() {
     let count =
         served(&[("long", 1, 5), ("short", 1, 5)], 1_100, |flow| if flow == "long" { 1_000 } else { 100 });
     assert!(count["short"].abs_diff(1_000) <= 11, "ten short ones for each long one: {count:?}");

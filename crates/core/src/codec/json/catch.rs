@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_cut_is_not_caught() {
+    fn overlong_or_cut_value_is_not_caught() {
         let long = format!(r#"{{"usage":"{}"}}"#, "x".repeat(64));
         assert_eq!(caught(&[long.as_bytes()]), None);
         assert_eq!(caught(&[br#"{"usage":{"p":1}"#]), None);

@@ -69,7 +69,7 @@ fn the_last_duplicate_wins_however_it_is_spelled() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn non_object_is_refused() {
     use JsonErrorKind::{NotAnObject, NotUtf8, Syntax, Trailing, UnexpectedEnd};
     refuses("", UnexpectedEnd, 0);
     refuses("  ", UnexpectedEnd, 2);

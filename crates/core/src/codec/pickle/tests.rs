@@ -28,7 +28,7 @@ fn reads(pickle: &[u8]) -> Result<Value, ReadError> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(value in values(), protocol in 0..3_usize) {
+    fn written_value_reads_back(value in values(), protocol in 0..3_usize) {
         let protocol = [Protocol::V3, Protocol::V4, Protocol::V5][protocol];
         prop_assert_eq!(reads(&write(&value, protocol).unwrap()), Ok(value));
     }

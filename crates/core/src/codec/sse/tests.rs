@@ -104,7 +104,7 @@ fn beyond_the_cap_bytes_flow_raw_until_the_frame_ends() {
 }
 
 #[test]
-fn what_is_held_stays_within_the_cap() {
+fn held_bytes_stay_within_the_cap() {
     let mut framer = Framer::new(100);
     for _ in 0..1000 {
         push(&mut framer, "0123456789");

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_other_process_computes_is_refused() {
+    fn process_bound_hash_is_refused() {
         let refused = |profile| EngineHasher::new(&profile).unwrap_err();
         let builtin = profile(EngineAlgo::Builtin(StrHash::Sip24));
         let random = EngineProfile { seed: Seed::Text("random".into()), ..builtin.clone() };

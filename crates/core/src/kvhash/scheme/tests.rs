@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_known_is_not_computed_again() {
+fn known_hashes_are_not_computed_again() {
     let tokens: Vec<u32> = (0..17).collect();
     for scheme in schemes() {
         let hasher = Hasher::new(&scheme).unwrap();
