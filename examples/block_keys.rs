@@ -1,4 +1,5 @@
-//! Which objects of a Mooncake store hold the KV of a prompt, computed without the engine; the core alone.
+//! Names the objects of a Mooncake store that hold the KV of a prompt, without an engine; the core
+//! alone.
 //!
 //! `cargo run -p pd-proxy-core --example block_keys -- MODEL_PATH BLOCK_TOKENS TOKEN_ID…`
 //! (engines: vLLM 0.32 with MooncakeStoreConnector, default hash, PYTHONHASHSEED=0, one rank)

@@ -1,4 +1,5 @@
-//! The crate `pd-proxy-core` alone: what a prefill leg's body looks like, without parsing the client's.
+//! The crate `pd-proxy-core` alone: what a prefill leg's body looks like, without parsing the
+//! client's.
 //!
 //! `cargo run -p pd-proxy-core --example edit_body`
 

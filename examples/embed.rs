@@ -1,4 +1,5 @@
-//! The gateway inside another program: two simulated engines, a gateway on any free port, one request, shutdown.
+//! The gateway inside another program: two simulated engines, a gateway on any free port, one
+//! request, shutdown.
 //!
 //! `cargo run --example embed`
 

@@ -1,4 +1,5 @@
-//! A simulated prefiller that fails on purpose: what scripted faults look like from a client's side.
+//! A simulated prefiller that fails on purpose: what scripted faults look like from a client's
+//! side.
 //!
 //! `cargo run --example engine_sim`
 

@@ -1,8 +1,8 @@
 //! Asks a live Mooncake store which leading blocks of a prompt it has, and where.
 //!
-//! `cargo run --example pool_probe -- MASTER_HOST:PORT MODEL_PATH BLOCK_TOKENS TOKEN_ID…`
-//! (engines: vLLM 0.32 with MooncakeStoreConnector, default hash, PYTHONHASHSEED=0, one rank). Without arguments it asks a
-//! simulated master that has the first two of four blocks.
+//! `cargo run --example pool_probe -- MASTER_HOST:PORT MODEL_PATH BLOCK_TOKENS TOKEN_ID…` (engines:
+//! vLLM 0.32 with MooncakeStoreConnector, default hash, PYTHONHASHSEED=0, one rank). Without
+//! arguments it asks a simulated master that has the first two of four blocks.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

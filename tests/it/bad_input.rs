@@ -1,4 +1,5 @@
-//! What clients get wrong: each gets an answer that says so, no engine hears of it, and the next request is served.
+//! Mistakes of clients: each gets an answer that names it, no engine is asked, and the next request
+//! is served.
 
 use std::net::SocketAddr;
 
@@ -349,7 +350,8 @@ async fn models_that_are_not_served() {
     assert_eq!(unnamed.status, 200, "{}", unnamed.text());
     strict.end().await;
 
-    // vLLM's demo proxy is given the model's folder. Which name it is exactly is the engine's to say.
+    // vLLM's demo proxy is given the model's folder. Which name it is exactly is the engine's to
+    // say.
     let folder = stage(|s| s.config.fleet.model = Some("/data/models/sim".into())).await;
     let named = |model: &str| {
         json!({"model": model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}).to_string()

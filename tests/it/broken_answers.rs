@@ -1,8 +1,8 @@
 //! Answers that report a failure under status 200, and what clients get in their place.
 //!
-//! The forms are those of public reports: vLLM's own error event, `finish_reason: "error"` (vLLM 0.11 and later),
-//! `{"object":"error"}` (vLLM up to 0.10, TensorRT-LLM), named `error` events, and white space and line ends as the
-//! SSE grammar allows them.
+//! The forms are those of public reports: vLLM's own error event, `finish_reason: "error"` (vLLM
+//! 0.11 and later), `{"object":"error"}` (vLLM up to 0.10, TensorRT-LLM), named `error` events, and
+//! white space and line ends as the SSE grammar allows them.
 
 use std::time::Duration;
 

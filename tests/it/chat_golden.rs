@@ -96,8 +96,9 @@ fn chats_render_and_tokenise_as_in_vllm() {
     assert_eq!((exact, refused, cached), (EXACT, REFUSED, 11));
 }
 
-/// The request as an engine reads it that shows the template the tools whatever the choice: the default, under which
-/// the golden texts were made. Here the choice of no tool is in doubt, since a flag of the engine decides.
+/// The request as an engine reads it that shows the template the tools whatever the choice: the
+/// default, under which the golden texts were made. Here the choice of no tool is in doubt, since a
+/// flag of the engine decides.
 fn told(body: &Value) -> Value {
     let mut body = body.clone();
     if body["tool_choice"] == "none" {
@@ -115,7 +116,8 @@ fn difference(text: &Result<String, Reason>, expect: &str) -> String {
     format!("\n  got    {:?}\n  expect {:?}", from(text), from(expect))
 }
 
-/// How many of the golden requests are exact, and how many the engine (or its template) refuses.
+/// Number of golden requests that are exact, and of those that the engine (or its template)
+/// refuses.
 const EXACT: usize = 496;
 const REFUSED: usize = 98;
 

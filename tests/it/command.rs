@@ -1,4 +1,5 @@
-//! The real program, as operators run it: its command lines, its words, its exit codes, its signals.
+//! The real program, as operators run it: its command lines, its words, its exit codes, its
+//! signals.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
@@ -81,7 +82,7 @@ impl Process {
         }
     }
 
-    /// How many of the lines so far contain `text`.
+    /// Number of lines so far that contain `text`.
     pub fn said(&mut self, text: &str) -> usize {
         self.said.extend(self.lines.try_iter());
         self.said.iter().filter(|line| line.contains(text)).count()

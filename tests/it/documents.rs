@@ -1,5 +1,5 @@
-//! Documents: the README is short, every relative link leads to a file and a heading, the justfile lists every script. `tests/docs.sh`
-//! proves the rest of what documents say.
+//! Documents: the README is short, every relative link leads to a file and a heading, the justfile
+//! lists every script. `tests/docs.sh` proves the rest of what documents say.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};

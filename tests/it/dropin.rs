@@ -1,5 +1,6 @@
-//! Both legs' bodies and headers against the contract of the proxies that this gateway replaces, written down a second
-//! time here with a JSON tree instead of a splice, and against what such a proxy was recorded to send.
+//! Both legs' bodies and headers against the contract of the proxies that this gateway replaces,
+//! written down a second time here with a JSON tree instead of a splice, and against what such a
+//! proxy was recorded to send.
 
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ fn prefill_of(client: &Value) -> Value {
     body.into()
 }
 
-/// The contract for the decode leg: the client's body, and the hand-off in place of whatever the client put there.
+/// The contract for the decode leg: the client's body, and the hand-off in place of whatever the
+/// client put there.
 fn decode_of(client: &Value, handoff: &Value) -> Value {
     let mut body = client.as_object().unwrap().clone();
     for dropped in ["ec_transfer_params", "bootstrap_room"] {

@@ -158,7 +158,7 @@ fn a_stream_is_whole_or_its_trouble_is_named() {
     }
 }
 
-/// What the client makes of a server that answers with `bytes` and closes: status and body.
+/// The client's view of a server that answers with `bytes` and closes: status and body.
 async fn read(bytes: &'static str) -> Result<(u16, String), Trouble> {
     let listener = TcpListener::bind(ANY).await.unwrap();
     let to = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! Encoders of their own: what each is sent, that prefillers find what was encoded, and how the stage fails.
+//! Encoders of their own: what each is sent, that prefillers find what was encoded, and how the
+//! stage fails.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ impl Encoders {
         Encoders::keeping(&vec![kept; count], engine, script).await
     }
 
-    /// The first one keeps what it encodes where no prefiller looks: another storage path than theirs.
+    /// The first one keeps what it encodes where no prefiller looks: another storage path than
+    /// theirs.
     async fn apart(count: usize, script: Script) -> Encoders {
         let shared = Arc::new(Encodings::default());
         let mut kept: Vec<_> = std::iter::repeat_with(|| shared.clone()).take(count).collect();
@@ -93,8 +95,8 @@ fn header<'a>(seen: &'a ObservedRequest, name: &str) -> Option<&'a str> {
     seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// In every dialect: the encoders are sent each item alone, in the form of vLLM's `disagg_epd_proxy.py`, and both legs are told
-/// what they said.
+/// In every dialect: the encoders are sent each item alone, in the form of vLLM's
+/// `disagg_epd_proxy.py`, and both legs are told what they said.
 #[tokio::test]
 async fn items_are_encoded_one_by_one_before_anything_else() {
     for spoken in dialects::EVERY {

@@ -1,4 +1,5 @@
-//! Answers that must call a tool, before prefillers that can't end one after its first token (vllm-project/vllm, issue 38911).
+//! Answers that must call a tool, before prefillers that can't end one after its first token
+//! (vllm-project/vllm, issue 38911).
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind};
@@ -80,7 +81,7 @@ async fn a_decoder_answers_alone_and_prefillers_are_spared() {
     }
 }
 
-/// What is wrong with the request itself the decoder says, too, and nothing is learned of it.
+/// A fault of the request itself is reported by the decoder, too, and teaches nothing.
 #[tokio::test]
 async fn a_request_that_nobody_takes_is_refused_and_prefillers_are_not_suspected() {
     let stage = Stage::new().await;

@@ -1,4 +1,5 @@
-//! Answers that an engine ended before they were complete, and wrote as if they were: the client gets another engine's.
+//! Answers that an engine ended before they were complete, and wrote as if they were: the client
+//! gets another engine's.
 
 use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::common::stage::{Script, Stage};
 
 const WORDS: usize = 12;
 
-/// What vLLM 0.32 writes when it is told to stop, to drain or to sleep.
+/// The events that vLLM 0.32 writes when it is told to stop, to drain or to sleep.
 fn aborted(path: &str, stream: bool) -> String {
     let head = json!({"id": "x", "created": 1, "model": "sim"});
     let with = |more: Value| {
@@ -101,7 +102,8 @@ async fn aborted_answer_is_served_by_another_engine() {
     stage.end().await;
 }
 
-/// Engines report the stop string that they met in the same place: only one of that name may be meant.
+/// Engines report the stop string that they met in the same place: only one of that name may be
+/// meant.
 #[tokio::test]
 async fn stop_strings_hide_no_answer_that_was_given_up() {
     let stage = Stage::set(Script::default()).await;
@@ -150,7 +152,8 @@ async fn a_message_that_begins_with_an_error_of_the_engine_is_asked_for_elsewher
     stage.end().await;
 }
 
-/// A decoder's own check of the body tells the prefiller nothing: one that passes it does, and keeps nothing of it in its cache.
+/// A decoder's own check of the body tells the prefiller nothing: one that passes it does, and
+/// keeps nothing of it in its cache.
 #[tokio::test]
 async fn handoff_of_a_decoder_refusal_is_released() {
     let stage = Stage::set(Script::default()).await;

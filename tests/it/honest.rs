@@ -1,4 +1,5 @@
-//! Answers that look like answers and are none, and limits that hold when the other side does nothing.
+//! Answers that look like answers and are none, and limits that hold when the other side does
+//! nothing.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ async fn a_200_that_is_no_answer_is_tried_elsewhere() {
     stage.end().await;
 }
 
-/// Our limit, not the engine's fault: it is asked once and stays in good health, and the client reads which limit it was.
+/// Our limit, not the engine's fault: it is asked once and stays in good health, and the client
+/// reads which limit it was.
 #[tokio::test]
 async fn an_answer_that_is_too_large_is_nobody_s_failure() {
     for (prefill, answer, code, limit, prefills, decodes) in [
@@ -105,7 +107,7 @@ async fn nothing_comes_after_the_last_event() {
     stage.end().await;
 }
 
-/// Whether a streamed response is all there, and whether its client is told that it is not.
+/// Completeness of a streamed response, and the sign to its client that it is incomplete.
 fn ending(answer: &Raw) -> (bool, bool) {
     let text = answer.text();
     let last = text.split("event: ").last().unwrap();
@@ -114,7 +116,8 @@ fn ending(answer: &Raw) -> (bool, bool) {
     (whole, last.starts_with("error\n") && text.contains("\n\nevent: error\n"))
 }
 
-/// What is larger than is held back goes out in parts: the first part of the last event is no end.
+/// An event that is too large to be held back goes out in parts: the first part of the last event
+/// is no end.
 #[tokio::test]
 async fn half_of_a_last_event_is_no_end() {
     let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
@@ -124,7 +127,8 @@ async fn half_of_a_last_event_is_no_end() {
     let request =
         client::post_with("/v1/responses", &[("x-request-id", "same")], asked.to_string().as_bytes());
     let direct = client::send(stage.decoders[0].addr(), &request).await;
-    // Beyond its end, in case that the next ones are a little longer, back to where the last event begins.
+    // Beyond its end, in case that the next ones are a little longer, back to where the last event
+    // begins.
     let (most, last) = (direct.raw_bytes + 50, direct.text().split("event: ").last().unwrap().len());
     let mut broken = 0;
     for back in (0..last).step_by(41) {
@@ -144,7 +148,8 @@ async fn half_of_a_last_event_is_no_end() {
     stage.end().await;
 }
 
-/// The same where the engine's body ends as if it were complete: what the client is told is an event of its own.
+/// The same where the engine's body ends as if it were complete: what the client is told is an
+/// event of its own.
 #[tokio::test]
 async fn half_an_event_is_followed_by_a_whole_one() {
     let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
@@ -279,7 +284,8 @@ async fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
     let long = json!({"prompt": "x", "max_tokens": 200_000, "stream": true}).to_string();
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &long)).await.unwrap();
-    // 200 000 events are 40 MB, more than the sockets hold: without the limit the decoder would wait for ever.
+    // 200 000 events are 40 MB, more than the sockets hold: without the limit the decoder would
+    // wait for ever.
     let running = || stage.decoders.iter().any(|d| d.ledger().running > 0);
     eventually("it begins", async || running()).await;
     eventually("it is given up", async || !running()).await;

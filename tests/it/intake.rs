@@ -237,7 +237,7 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
     }
 }
 
-/// What `/tokenize` of vLLM 0.32 knows; it ignores everything else.
+/// Members that `/tokenize` of vLLM 0.32 knows; it ignores everything else.
 const TOKENIZE_MEMBERS: [&str; 7] = [
     "add_generation_prompt",
     "add_special_tokens",

@@ -1,5 +1,5 @@
-//! `pd-proxy keys` as people and scripts run it. What it must print was made by the engines' and connectors' own code:
-//! rows of `tests/vectors`, and the golden chats.
+//! `pd-proxy keys` as people and scripts run it. What it must print was made by the engines' and
+//! connectors' own code: rows of `tests/vectors`, and the golden chats.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,7 @@ fn keys(arguments: &[&str], more: &[&str]) -> (i32, String, String) {
     run(&[&["keys"], arguments, more].concat(), &[])
 }
 
-/// What it prints as JSON, of a prompt that is known.
+/// The JSON that it prints for a prompt that is known.
 fn listed(arguments: &[&str], more: &[&str]) -> Value {
     let (code, out, err) = keys(&[&["--format", "json"], arguments].concat(), more);
     assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}: {out}");

@@ -1,11 +1,12 @@
-//! Arrows between modules point downward: ARCHITECTURE.md's table, checked from the `use crate::` lines.
+//! Arrows between modules point downward: ARCHITECTURE.md's table, checked from the `use crate::`
+//! lines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::tidy::sources_below;
 
-/// Which modules of ours each module may name. What is not listed may name nothing.
+/// The modules that each module may name. A module that is not listed may name none.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("codec", &[]),
     ("kvhash", &["codec"]),
@@ -65,7 +66,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What pure modules may not name: sockets, clocks, randomness.
+/// Names that are forbidden in pure modules: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
 const PURE: [&str; 7] = ["codec", "dialect", "kvhash", "cmd/keys_report", "prompt", "replay", "route"];
 

@@ -67,7 +67,7 @@ async fn one_bad_prefiller_or_decoder_is_invisible() {
     stage.end().await;
 }
 
-/// What a streamed response was made of: the names of its events and its text.
+/// Parts of a streamed response: the names of its events and its text.
 fn told(answer: &Raw) -> (Vec<String>, String) {
     let events = answer.events();
     let names = events.iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect();
@@ -108,7 +108,8 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
     stage.end().await;
 }
 
-/// What its client needs is the id in the announcement, and what it would repeat goes on elsewhere.
+/// Its client needs the id in the announcement, and the part that it would repeat goes on
+/// elsewhere.
 #[tokio::test]
 async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice() {
     let stage = Stage::set(hasty()).await;
@@ -121,7 +122,7 @@ async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice()
     stage.end().await;
 }
 
-/// What an engine does beside its answer would be done twice.
+/// Side effects of an engine would happen twice.
 #[tokio::test]
 async fn request_with_engine_side_effects_is_not_begun_twice() {
     const RESPONSES: &str = "/v1/responses";
@@ -163,7 +164,7 @@ async fn request_with_engine_side_effects_is_not_begun_twice() {
     stage.end().await;
 }
 
-/// What a prefiller had in its cache is nothing that a decoder had which computed the prompt itself.
+/// A prefiller's cached tokens are not those of a decoder that computed the prompt itself.
 #[tokio::test]
 async fn an_attempt_is_not_told_by_the_counts_of_one_before() {
     let mut script = Script { prefillers: 1, decoders: 1, ..hasty() };
@@ -294,7 +295,8 @@ async fn an_engines_refusal_is_the_clients_and_is_asked_for_once_if_it_is_about_
         stage.decoders.iter().all(|decoder| !decoder.seen().is_empty())
     })
     .await;
-    // The decoder refuses what the prefiller took: its answer is the client's, and the KV is given back.
+    // The decoder refuses what the prefiller took: its answer is the client's, and the KV is given
+    // back.
     let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     stage.decoders_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));
     stage.forget();
@@ -351,7 +353,8 @@ async fn a_handoff_that_is_too_old_is_not_used() {
     script.config.retry.delay_ms = 2_000.0;
     script.config.retry.delay_max_ms = 2_000.0;
     let stage = Stage::set(script).await;
-    // The first decoder refuses the connection: the hand-off is unused, but after the pause it is past its lease.
+    // The first decoder refuses the connection: the hand-off is unused, but after the pause it is
+    // past its lease.
     stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let healing = async {
         // The second attempt is a second away, and more.

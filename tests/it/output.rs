@@ -1,4 +1,4 @@
-//! What the program prints, and where.
+//! The program's output, and its stream.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,5 @@
-//! The EMS client against a simulated lookup server: faithful on the wire, and as fragile as the real one.
+//! The EMS client against a simulated lookup server: faithful on the wire, and as fragile as the
+//! real one.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

@@ -78,7 +78,7 @@ impl Fake {
         self.pool_of(directory, false)
     }
 
-    /// Whose instances lend each other their memory, or not.
+    /// A service whose instances lend each other their memory, or not.
     fn pool_of(&self, directory: Directory, p2p: bool) -> Lmcache {
         let http = pd_proxy::tls::http().build().unwrap();
         Lmcache::new(
@@ -291,7 +291,8 @@ fn real(name: &str, directory: Directory) -> Lmcache {
 async fn real_directories_tell_what_they_were_filled_with() {
     let controller = real("LMCACHE_CONTROLLER", Directory::Controller);
     let coordinator = real("LMCACHE_COORDINATOR", coordinator());
-    // No answer waits for the list of instances: asked for first, hosts are known from the first answer on.
+    // No answer waits for the list of instances: asked for first, hosts are known from the first
+    // answer on.
     for pool in [&controller, &coordinator] {
         pool.instances().await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! MemCache's clients against a simulated meta service: all versions, all faults, and that no rank is ever named.
+//! MemCache's clients against a simulated meta service: all versions, all faults, and that no rank
+//! is ever named.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -53,7 +54,8 @@ fn on(host: &str, tier: Tier) -> Placement {
     Placement { present: true, places: [ReplicaPlace { host: host.into(), tier }].into_iter().collect() }
 }
 
-/// Key 0 in memory of rank 0, 1 on a disk of rank 3, 2 on a rank without host, 3 being written, the others not there.
+/// Key 0 in memory of rank 0, 1 on a disk of rank 3, 2 on a rank without host, 3 being written, the
+/// others not there.
 async fn filled(version: MetaVersion, keys: &KeyBatch) -> MetaService {
     let service = MetaService::start(version).await.unwrap();
     let objects = [
@@ -139,7 +141,8 @@ async fn questions_that_are_dropped_leave_the_connection() {
     let memcache = client(&service, hosts());
     memcache.form().await.unwrap();
     service.fault(MetaFault::Swapped);
-    // Held back by the service, so dropped without an answer; the next one sets it free, behind its own answer.
+    // Held back by the service, so dropped without an answer; the next one sets it free, behind its
+    // own answer.
     for _ in 0..8 {
         let held = memcache.locate(&keys, &[0]);
         assert!(tokio::time::timeout(Duration::from_millis(20), held).await.is_err());

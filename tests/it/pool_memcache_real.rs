@@ -6,8 +6,8 @@ use pd_proxy::pool::{KeyStore, Placement, Tier};
 
 use super::pool_memcache::{all, keys};
 
-/// Keys that the script writes are those of this many blocks; every fourth is left out, the others lie on ranks 0 and 3
-/// in turn.
+/// Keys that the script writes are those of this many blocks; every fourth is left out, the others
+/// lie on ranks 0 and 3 in turn.
 const BLOCKS: u32 = 20_000;
 
 fn endpoint(name: &str) -> Endpoint {
@@ -18,7 +18,7 @@ fn hosts() -> RankHosts {
     [(0, "10.9.8.7"), (3, "10.9.8.8")].into_iter().collect()
 }
 
-/// Where the script has put the object of block `index`.
+/// Rank on which the script has put the object of block `index`.
 fn wanted(index: u32) -> Option<&'static str> {
     let host = if index.is_multiple_of(2) { "10.9.8.7" } else { "10.9.8.8" };
     (index % 4 != 3).then_some(host)

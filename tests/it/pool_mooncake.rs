@@ -66,7 +66,7 @@ fn on(host: &str) -> Placement {
     }
 }
 
-/// What the filled master has of `zz`, `bb`, `aa`.
+/// The filled master's answer about `zz`, `bb`, `aa`.
 fn placed() -> Vec<Placement> {
     vec![Placement::default(), on("fd00::2"), on("10.0.0.1")]
 }

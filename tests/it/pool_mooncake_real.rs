@@ -1,6 +1,7 @@
-//! The Mooncake clients against a real master. `tests/real/mooncake.sh` starts and fills one and runs this; it is told
-//! where by the environment: `MOONCAKE_RPC` and `MOONCAKE_ADMIN` (`host:port`), `MOONCAKE_HOSTS` (key `k-<n>` was put on
-//! the n-th of them, round and round), `MOONCAKE_VERSION`.
+//! The Mooncake clients against a real master. `tests/real/mooncake.sh` starts and fills one and
+//! runs this; it is told where by the environment: `MOONCAKE_RPC` and `MOONCAKE_ADMIN`
+//! (`host:port`), `MOONCAKE_HOSTS` (key `k-<n>` was put on the n-th of them, round and round),
+//! `MOONCAKE_VERSION`.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ fn env(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"))
 }
 
-/// The host of each key. 0.3.8 puts objects where it likes; its own page says where, one key at a time.
+/// The host of each key. 0.3.8 puts objects where it likes; its own page says where, one key at a
+/// time.
 async fn hosts_of_keys(hosts: &[String], minor: u32) -> Vec<String> {
     let count = SIZES[SIZES.len() - 1] as usize;
     if minor != 8 {

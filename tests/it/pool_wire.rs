@@ -1,4 +1,5 @@
-//! The pool is asked about each prompt before it is routed, and trouble with it is nobody's trouble.
+//! The pool is asked about each prompt before it is routed, and trouble with it is nobody's
+//! trouble.
 
 use std::net::SocketAddr;
 

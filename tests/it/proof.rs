@@ -1,5 +1,5 @@
-//! The proof at start: prompts count as exact when the engines make the same tokens and agree with the configuration,
-//! and requests are served either way.
+//! The proof at start: prompts count as exact when the engines make the same tokens and agree with
+//! the configuration, and requests are served either way.
 //!
 //! Each gateway is a process of its own: so are its metrics.
 
@@ -65,7 +65,7 @@ async fn decoder() -> Engine {
     start(fast(), Role::Decode, anywhere()).await
 }
 
-/// What a gateway that tokenises is started with, beside its engines.
+/// The flags of a gateway that tokenises, beside its engines.
 fn local(dir: &TempDir) -> Vec<String> {
     let dir = dir.path().to_str().unwrap();
     let sets = ["prompt.tokens=local", "hash.seed=0", OFTEN, LISTENS].map(|set| ["--set", set]);
@@ -93,7 +93,7 @@ async fn becomes(gateway: SocketAddr, sample: &str, value: f64) {
     eventually(sample, async || metrics(gateway).await.get(sample) == Some(&value)).await;
 }
 
-/// How often prompts were read, by how it ended; those that never happened are left out.
+/// Number of prompts that were read, by outcome; outcomes without any are left out.
 async fn prompts(gateway: SocketAddr) -> Vec<(String, f64)> {
     let found = metrics(gateway).await;
     let label = |series: &str, name: &str| {
@@ -125,7 +125,8 @@ async fn complete(gateway: SocketAddr, prompt: &Value) {
     assert_eq!(raw.status, 200, "{}", raw.text());
 }
 
-/// What both engines were sent on the generating routes, without the hand-off, which is new each time.
+/// The bodies that both engines received on generating routes, without the hand-off, which is new
+/// each time.
 fn legs(engines: [&Engine; 2]) -> Vec<Value> {
     let of = |engine: &Engine| {
         let seen = engine.seen().into_iter().filter(|seen| seen.path == CHAT);
@@ -449,7 +450,8 @@ async fn large_bodies_are_exact_too() {
     assert_eq!(prompts(gateway).await, counts(&[("exact/none", 1.0)]));
 }
 
-/// What the chat endpoint of an older release does with some members is not known, whatever its `/tokenize` says.
+/// The use of some members by the chat endpoint of an older release is not known, whatever its
+/// `/tokenize` says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn chats_that_releases_treat_differently_are_in_doubt_until_the_engine_is_upgraded() {
     let dir = model::directory(TEMPLATE);

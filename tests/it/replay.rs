@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::command::run;
 
-/// Conversations of several turns: turn t of conversation c has the blocks of the turns before, and more.
+/// Conversations of several turns: turn t of conversation c has the blocks of the turns before, and
+/// more.
 fn trace(dir: &Path, requests: u64, output_tokens: u32) -> PathBuf {
     let mut text = String::new();
     for n in 0..requests {

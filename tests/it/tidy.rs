@@ -1,4 +1,4 @@
-//! What the documents promise, and how large files may grow.
+//! The promises of the documents, and the largest size of files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Nothing is prefilled for nobody: what requests do while no decoder could take them, and what is released when one is back.
+//! Nothing is prefilled for nobody: what requests do while no decoder could take them, and what is
+//! released when one is back.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,8 @@ fn code(answer: &Raw) -> (u16, Option<&str>) {
     (answer.status, answer.header("x-pd-error"))
 }
 
-/// Prefill first, both at once, and bound to each other: the dialects in which a prefiller would work before a decoder is asked.
+/// Prefill first, both at once, and bound to each other: the dialects in which a prefiller would
+/// work before a decoder is asked.
 #[tokio::test]
 async fn no_decoder_no_prefill_in_every_dialect_and_service_is_back_at_once() {
     let pool = (DialectName::Pool, Connector::Pool);
@@ -95,7 +97,8 @@ async fn release_waits_for_a_decoder_and_brings_it_back() {
     stage.end().await;
 }
 
-/// A decoder that answers probes and fails requests is found out about by one request at a time, farther and farther apart.
+/// A decoder that answers probes and fails requests is found out about by one request at a time,
+/// farther and farther apart.
 #[tokio::test]
 async fn decoder_that_fails_all_requests_costs_few_prefills() {
     let mut script = script((DialectName::Pool, Connector::Pool));
@@ -125,7 +128,8 @@ async fn decoder_that_fails_all_requests_costs_few_prefills() {
     stage.end().await;
 }
 
-/// vLLM answers 503 when its queue is full: requests wait before their prefill, and are served when there is room.
+/// vLLM answers 503 when its queue is full: requests wait before their prefill, and are served when
+/// there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_decoders_are_waited_for_before_the_prefill() {
     for spoken in [EVERY[0], EVERY[1], EVERY[3], (DialectName::Pool, Connector::Pool)] {

@@ -1,4 +1,5 @@
-//! Whole gateways in virtual time: minutes of an engine pass in no time, and no test depends on the machine's speed.
+//! Whole gateways in virtual time: minutes of an engine pass in no time, and no test depends on the
+//! machine's speed.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Streams and answers on the wire: cut, split, stalled, slow, abandoned. Never 200 and empty, exactly one terminal
-//! event, and nothing left on the engines.
+//! Streams and answers on the wire: cut, split, stalled, slow, abandoned. Never 200 and empty,
+//! exactly one terminal event, and nothing left on the engines.
 
 use std::time::Duration;
 
@@ -123,7 +123,8 @@ async fn the_answer_does_not_depend_on_how_it_was_split() {
     let without_time = |raw: &Raw| {
         let mut events = raw.events();
         events.iter_mut().for_each(|e| e["created"] = json!(0));
-        // Which of the engines answered shows in its fingerprint, and whether it had the prompt before in its usage.
+        // Which of the engines answered shows in its fingerprint, and whether it had the prompt
+        // before in its usage.
         events.iter_mut().for_each(|e| {
             e.as_object_mut().unwrap().remove("system_fingerprint");
             e.as_object_mut().unwrap().remove("usage");
@@ -225,7 +226,8 @@ async fn a_slow_reader_slows_the_decoder_and_loses_nothing() {
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &request)).await.unwrap();
     eventually("it starts", async || stage.decoders.iter().any(|d| d.ledger().running > 0)).await;
-    // 60 000 events are 13 MB: more than the sockets on the way can hold, so the decoder can't have sent them all.
+    // 60 000 events are 13 MB: more than the sockets on the way can hold, so the decoder can't have
+    // sent them all.
     pace(Duration::from_millis(300)).await;
     let mut first = vec![0; 100];
     socket.read_exact(&mut first).await.unwrap();

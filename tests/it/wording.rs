@@ -1,4 +1,5 @@
-//! The comments of the sources are plain technical English: GLOSSARY.md and CONTRIBUTING.md have the rules.
+//! The comments of the sources are plain technical English: GLOSSARY.md and CONTRIBUTING.md have
+//! the rules.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,10 @@ use crate::tidy::sources_below;
 const INTERROGATIVES: [&str; 12] = [
     "Who", "Whoever", "Whom", "Whose", "What", "Whatever", "Whether", "Where", "When", "Which", "How", "Why",
 ];
+/// Pronouns that open a name without a noun.
+const PRONOUNS: [&str; 5] = ["it", "its", "they", "he", "she"];
 /// Folders whose comments follow the rules.
-const FOLDERS: [&str; 4] = ["crates", "src", "benches", "tests/fuzz/fuzz_targets"];
+const FOLDERS: [&str; 5] = ["crates", "src", "benches", "examples", "tests"];
 /// Columns of a comment line, tables and blocks of text aside.
 const COLUMNS: usize = 100;
 /// A sentence has at least so many words.
@@ -94,15 +97,53 @@ fn faults(source: &str) -> Vec<(usize, String)> {
     faults
 }
 
-#[test]
-fn comments_of_the_sources_follow_the_rules() {
+/// The test functions of a source, each with its line.
+fn test_names(source: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_test = false;
+    source.lines().enumerate().filter_map(move |(at, line)| {
+        let line = line.trim_start();
+        is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        let name = line.trim_start_matches("async ").strip_prefix("fn ").filter(|_| is_test)?;
+        is_test = false;
+        Some((at + 1, name.split(['(', '<']).next().unwrap_or(name)))
+    })
+}
+
+/// The test functions whose names do not begin with what is tested.
+fn riddles(source: &str) -> Vec<(usize, String)> {
+    let opens_badly = |name: &str| {
+        let first = name.split('_').next().unwrap_or(name);
+        INTERROGATIVES.iter().any(|word| word.eq_ignore_ascii_case(first)) || PRONOUNS.contains(&first)
+    };
+    let found = test_names(source).filter(|(_, name)| opens_badly(name));
+    found
+        .map(|(line, name)| (line, format!("`{name}`: name what is tested, then what is expected")))
+        .collect()
+}
+
+/// Collects what a rule finds in all sources, as lines with file and line number.
+fn found_by(rule: fn(&str) -> Vec<(usize, String)>) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     for (path, source) in sources() {
         let name = path.strip_prefix(root).unwrap().display().to_string();
-        found.extend(faults(&source).into_iter().map(|(line, rule)| format!("{name}:{line}: {rule}")));
+        found.extend(rule(&source).into_iter().map(|(line, rule)| format!("{name}:{line}: {rule}")));
     }
+    found
+}
+
+#[test]
+fn comments_of_the_sources_follow_the_rules() {
+    let found = found_by(faults);
     assert!(found.is_empty(), "{} comments break rules:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn test_names_begin_with_the_thing_tested() {
+    let found = found_by(riddles);
+    assert!(found.is_empty(), "{} names break rules:\n{}", found.len(), found.join("\n"));
+    let all: usize = sources().iter().map(|(_, source)| test_names(source).count()).sum();
+    assert!(all > 1000, "only {all} test functions were looked at");
 }
 
 #[test]
@@ -134,4 +175,10 @@ fn each_rule_finds_what_breaks_it() {
     }
     let good = "/// True if it is there.\n///\n/// | a table | may be wider |\n/// ```text\n/// so may text\n/// ```\nfn a() {}";
     assert!(faults(good).is_empty());
+    let named =
+        |name: &str| riddles(&format!("    #[tokio::test(start_paused = true)]\n    async fn {name}() {{}}"));
+    for bad in ["who_leaves_pays", "whatever_is_left", "it_ends", "where_it_is"] {
+        assert_eq!(named(bad).first().map(|(line, _)| *line), Some(2), "{bad}");
+    }
+    assert!(named("whole_answers_are_read").is_empty() && riddles("fn who_is_no_test() {}").is_empty());
 }

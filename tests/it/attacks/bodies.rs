@@ -76,7 +76,7 @@ async fn routes_of_one_engine_keep_their_places_as_well() {
     stage.end().await;
 }
 
-/// What it says at last of a body of which nothing more comes, and after how long.
+/// The last answer to a body of which nothing more comes, and the time until then.
 async fn said(mut socket: TcpStream) -> (String, Duration) {
     let (start, mut text) = (Instant::now(), Vec::new());
     timeout(PATIENCE, socket.read_to_end(&mut text)).await.expect("it ends").unwrap();

@@ -1,4 +1,4 @@
-//! Where one request ends and the next begins: gateway and engines must agree, whatever the client writes.
+//! The end of one request and the begin of the next: gateway and engines must agree on it.
 
 use std::time::Duration;
 
@@ -80,7 +80,8 @@ async fn length_and_chunks_together() {
     let n = GOOD.len();
     let hidden = hidden();
     let good = chunked(GOOD);
-    // By its length the body ends before the hidden request, by its chunks behind it, or the other way round.
+    // By its length the body ends before the hidden request, by its chunks behind it, or the other
+    // way round.
     let all = n + hidden.len();
     probe_all(vec![
         probe("chunks win", raw(&format!("content-length: 5\r\n{TE}"), &good), &[200]),

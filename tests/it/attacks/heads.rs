@@ -1,4 +1,5 @@
-//! Request lines and header lines: too many, too long, with bytes that would be lines of their own, and naming hosts.
+//! Request lines and header lines: too many, too long, with bytes that would be lines of their own,
+//! and naming hosts.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! HTTP/2 frame by frame: floods that cost the sender nothing, and a client that never opens its window.
+//! HTTP/2 frame by frame: floods that cost the sender nothing, and a client that never opens its
+//! window.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -65,7 +66,8 @@ fn count(mut bytes: &[u8], kind: u8) -> usize {
     found
 }
 
-/// A connection with so many streams that announce a body and send nothing of it, and a PING behind them.
+/// A connection with so many streams that announce a body and send nothing of it, and a PING behind
+/// them.
 pub fn streams_without_bodies(count: u32) -> Vec<u8> {
     let open = |n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &fields());
     let streams: Vec<u8> = (0..count).flat_map(open).collect();
@@ -102,7 +104,7 @@ async fn an_honest_request_is_served() {
     stage.end().await;
 }
 
-/// What became of a stream: the status of its answer, or a reset.
+/// The end of a stream: the status of its answer, or a reset.
 fn outcome(bytes: &[u8]) -> Option<u16> {
     let mut rest = bytes;
     while rest.len() >= 9 {
@@ -120,7 +122,8 @@ fn outcome(bytes: &[u8]) -> Option<u16> {
     None
 }
 
-/// The same rules as for HTTP/1.1: one host that could be, no method that is about the connection, no line about it either.
+/// The same rules as for HTTP/1.1: one host that could be, no method that is about the connection,
+/// no line about it either.
 #[tokio::test]
 async fn heads_that_name_no_host_or_two() {
     let stage = stage(|_| {}).await;
@@ -217,7 +220,8 @@ async fn bodies_of_empty_frames() {
     stage.end().await;
 }
 
-/// Connects and asks for a long answer, whose flow-control window of so many bytes it never opens any further.
+/// Connects and asks for a long answer, whose flow-control window of so many bytes it never opens
+/// any further.
 async fn closed_window(to: SocketAddr, window: u8, body: &str) -> TcpStream {
     let mut socket = TcpStream::connect(to).await.unwrap();
     // SETTINGS_INITIAL_WINDOW_SIZE (4)
@@ -225,7 +229,8 @@ async fn closed_window(to: SocketAddr, window: u8, body: &str) -> TcpStream {
     socket
 }
 
-/// What a client has asked for and does not take is still one of `limit.inflight`, streamed or not, until it is given up.
+/// An answer that its client does not take counts for `limit.inflight`, streamed or not, until it
+/// is given up.
 #[tokio::test]
 async fn a_whole_answer_that_is_not_taken_keeps_its_place() {
     let stage = stage(|s| {

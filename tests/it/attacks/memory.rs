@@ -1,5 +1,5 @@
-//! The process as a whole: what it takes of memory while it is sent what is large, and what engines get of bodies that
-//! are crafted.
+//! The process as a whole: what it takes of memory while it is sent what is large, and what engines
+//! get of bodies that are crafted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -94,7 +94,7 @@ async fn bodies_that_grow_when_they_are_read() {
     assert!(more < 4 * MORE_BYTES, "{} MB more", more >> 20);
 }
 
-/// What the process has in memory now.
+/// Memory of the process at present, in bytes.
 fn resident_bytes(process: &Process) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

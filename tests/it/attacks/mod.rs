@@ -1,5 +1,6 @@
-//! Attacks over real sockets: what people send who mean harm. Each is refused or served as what it is, costs a bounded
-//! amount of memory and time, reaches no engine as anything but one honest request, and leaves a gateway that serves.
+//! Attacks over real sockets: what people send who mean harm. Each is refused or served as what it
+//! is, costs a bounded amount of memory and time, reaches no engine as anything but one honest
+//! request, and leaves a gateway that serves.
 
 mod bodies;
 mod connection;
@@ -27,7 +28,7 @@ const PATH: &str = "/v1/completions";
 const GOOD: &str = r#"{"model":"sim","prompt":"Good?","max_tokens":4}"#;
 /// Nothing here takes longer, unless something hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a smuggled request carries; no engine may ever see it.
+/// The mark of a smuggled request; no engine may ever see it.
 const SMUGGLED: &str = "smuggled";
 
 /// Everything that came back until the end of the connection.

@@ -1,4 +1,5 @@
-//! Pages that an operator opens, or anybody who reaches the gateway: what a browser sends for them without asking first.
+//! Pages that an operator opens, or anybody who reaches the gateway: what a browser sends for them
+//! without asking first.
 
 use pd_proxy::auth::Digest;
 use pd_proxy::config::Secret;
@@ -19,7 +20,8 @@ fn changes(engine: &str) -> [(&'static str, String); 3] {
     ]
 }
 
-/// As a browser sends it for a form or `fetch` in the mode `no-cors` (Fetch Standard, "CORS-safelisted request-header").
+/// As a browser sends it for a form or `fetch` in the mode `no-cors` (Fetch Standard,
+/// "CORS-safelisted request-header").
 fn from_page(path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let bytes = String::from_utf8(post_with(path, headers, body.as_bytes())).unwrap();
     bytes.replace("content-type: application/json", "content-type: text/plain").into_bytes()
@@ -89,7 +91,7 @@ async fn request_with_a_key_is_no_foreign_page() {
     stage.end().await;
 }
 
-/// What generates, with bodies that are good.
+/// The routes that generate, with valid bodies.
 const GENERATE: [(&str, &str); 3] = [
     (PATH, GOOD),
     (
@@ -99,7 +101,7 @@ const GENERATE: [(&str, &str); 3] = [
     ("/invocations", GOOD),
 ];
 
-/// What a browser sends for a page of another origin.
+/// The headers that a browser sends for a page of another origin.
 const FOREIGN: [(&str, &str); 2] = [("origin", PAGE), ("sec-fetch-site", "cross-site")];
 
 /// A POST whose body is of this type, or of none that is said.

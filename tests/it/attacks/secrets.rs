@@ -1,4 +1,4 @@
-//! What is nobody else's business stays out of the log: prompts, answers and keys, also where things go wrong.
+//! The log has no prompts, answers or keys, also where things go wrong.
 
 use std::net::SocketAddr;
 

@@ -16,7 +16,8 @@ use super::{GOOD, PATH, PATIENCE, assert_serves, reached, stage};
 const TRICKLE: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// Sends `first` at once and `rest` byte by byte; gives what came back, and after how long the connection was closed.
+/// Sends `first` at once and `rest` byte by byte; gives what came back, and after how long the
+/// connection was closed.
 async fn trickle(to: std::net::SocketAddr, first: &[u8], rest: &[u8]) -> (String, Duration) {
     let (mut reader, mut writer) = TcpStream::connect(to).await.unwrap().into_split();
     writer.write_all(first).await.unwrap();
@@ -88,7 +89,8 @@ async fn a_hundred_of_them_stand_in_nobody_s_way() {
     stage.end().await;
 }
 
-/// A client that takes a little now and then finds something whenever it comes: the whole has a limit all the same.
+/// A client that takes a little now and then finds something whenever it comes: the whole has a
+/// limit all the same.
 #[tokio::test]
 async fn an_answer_that_is_read_slowly_ends_in_time() {
     const EVENTS: usize = 400_000;

@@ -1,4 +1,5 @@
-//! Bodies that nobody reads, since their request was refused before: the connection lives on, or the answer says that it does not.
+//! Bodies that nobody reads, since their request was refused before: the connection lives on, or
+//! the answer says that it does not.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ async fn refused(stage: &Stage, head: &str, body: &[u8]) -> (Raw, TcpStream) {
     (answer, socket)
 }
 
-/// Whether the gateway has hung up, or will.
+/// True if the gateway has hung up, or will.
 async fn closes(mut socket: TcpStream) -> bool {
     let ended = tokio::time::timeout(PATIENCE, socket.read(&mut [0; 16])).await;
     matches!(ended, Ok(Ok(0) | Err(_)))
@@ -109,8 +110,9 @@ async fn a_client_that_waits_to_be_told_to_go_on_is_refused_at_once() {
     stage.end().await;
 }
 
-/// What a client gets that sends everything before it reads anything, as many do; an error where it can't send, or meets a reset in place of
-/// an end. `waits` for the answer to be there before it sends the second half.
+/// The answer to a client that sends everything before it reads anything, as many do; an error
+/// where it can't send, or meets a reset in place of an end. `waits` for the answer to be there
+/// before it sends the second half.
 async fn after_sending(stage: &Stage, head: &str, body: &[u8], waits: bool) -> io::Result<Raw> {
     let mut socket = TcpStream::connect(stage.gateway).await?;
     let (first, second) = body.split_at(body.len() / 2);
@@ -154,7 +156,7 @@ async fn client_that_sends_all_first_gets_the_answer_without_reset() {
     stage.end().await;
 }
 
-/// Who is refused, sends nothing more and stays is let go of: its place is needed.
+/// A refused client that sends nothing more and stays is let go: its place is needed.
 #[tokio::test]
 async fn refused_client_that_stays_holds_no_place() {
     let stage = stage(|s| s.config.limit.connections = 1).await;

@@ -6,7 +6,7 @@ use super::{Own, by_choice, lone, prompts, request, timeless};
 use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage};
 
-/// What requests differ in.
+/// The properties in which requests differ.
 fn variants() -> Vec<Value> {
     vec![
         json!({}),
@@ -53,7 +53,8 @@ async fn is_equal(prompts_of: impl Fn() -> Value, stream: bool) {
         let got = stage.send(&asked).await;
         assert_equal(&got, &want, &more);
     }
-    // A hand-off is for one answer, and a prefill that ends with a stop string at once hands nothing over, as for one prompt.
+    // A hand-off is for one answer, and a prefill that ends with a stop string at once hands
+    // nothing over, as for one prompt.
     let right = |body: &[u8]| match holds(body, "\"n\":1") {
         true => holds(body, "kv_transfer_params") || holds(body, "\"stop\""),
         false => !holds(body, "kv_transfer_params"),

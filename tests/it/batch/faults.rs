@@ -1,4 +1,4 @@
-//! What goes wrong with one of several prompts.
+//! Faults of one of several prompts.
 
 use std::time::Duration;
 

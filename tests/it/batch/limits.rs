@@ -1,4 +1,5 @@
-//! How many prompts are asked one by one, what a batch counts as, and what engines can't do.
+//! Limits of batches: prompts that are asked one by one, the count of a batch, and requests that
+//! engines can't serve.
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, EngineSpec};
@@ -116,7 +117,7 @@ async fn a_beam_search_goes_to_a_decoder_alone() {
     stage.end().await;
 }
 
-/// Where each prompt of a list went is told under its own id.
+/// Each prompt of a list has its own placement under its own id.
 #[tokio::test]
 async fn the_placement_of_each_prompt_is_remembered() {
     let stage = Stage::new().await;

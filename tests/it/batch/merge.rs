@@ -1,4 +1,5 @@
-//! Streams put together in any order have the same texts: those of one engine that was given all prompts.
+//! Streams put together in any order have the same texts: those of one engine that was given all
+//! prompts.
 
 use bytes::Bytes;
 use pd_proxy::codec::json::{Object, ScanLimits};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::{PATH, body, by_choice, lone, prompts, request, timeless};
 use crate::common::client::{self, Raw};
 
-/// What one engine answers to all prompts, and another one to each.
+/// The answer of one engine to all prompts, and of another one to each.
 async fn answers(more: &Value) -> (Raw, Vec<Raw>) {
     let (one, other) = (lone().await, lone().await);
     let prompts = json!(prompts(3));
@@ -70,7 +71,8 @@ fn frames(answer: &Raw) -> Vec<Bytes> {
     sse::frames(&answer.body).map(|frame| Bytes::copy_from_slice(frame.whole())).collect()
 }
 
-/// One stream of these, taken in this order: so many events of that part at a time, then what is left.
+/// One stream of these, taken in this order: so many events of that part at a time, then what is
+/// left.
 fn in_order(parts: &[Raw], order: &[(usize, usize)], n: u64) -> Raw {
     let mut left: Vec<_> = parts.iter().map(|part| frames(part).into_iter()).collect();
     let mut merge = Merge::new(parts.len(), n);

@@ -1,4 +1,5 @@
-//! Several prompts in one completions body: each goes its own way, and the client reads what one engine would have written.
+//! Several prompts in one completions body: each goes its own way, and the client reads what one
+//! engine would have written.
 
 mod equal;
 mod faults;
@@ -110,7 +111,7 @@ impl Own {
         .await
     }
 
-    /// Its requests.
+    /// The requests that it has received.
     pub async fn all(&self) -> u64 {
         metric(&self.stage, "pd_proxy_key_requests_total", &[&self.label()]).await
     }

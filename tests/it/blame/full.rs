@@ -1,4 +1,5 @@
-//! Engines that take a few requests at a time and refuse the others (vLLM's `--max-num-queued-reqs`, a proxy's limit).
+//! Engines that take a few requests at a time and refuse the others (vLLM's
+//! `--max-num-queued-reqs`, a proxy's limit).
 
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;

@@ -1,4 +1,4 @@
-//! Whose fault it is that KV can't be read.
+//! Blame for KV that can't be read.
 
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;

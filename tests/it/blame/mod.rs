@@ -1,5 +1,6 @@
-//! Faults whose author is not the one that reports them: refusals that look like service, KV that nobody can read, engines that
-//! take requests and do nothing with them. Everything in virtual time.
+//! Faults whose author is not the one that reports them: refusals that look like service, KV that
+//! nobody can read, engines that take requests and do nothing with them. Everything in virtual
+//! time.
 
 mod full;
 mod handoffs;
@@ -91,14 +92,15 @@ async fn ask(memory: &Memory, n: usize) -> u16 {
     post(memory, COMPLETIONS, body).await.0
 }
 
-/// `count` requests from so many clients, each of which has one at a time; the statuses in the order in which they ended.
+/// `count` requests from so many clients, each of which has one at a time; the statuses in the
+/// order in which they ended.
 async fn load(memory: &Memory, clients: usize, count: usize) -> Vec<u16> {
     use futures_util::{StreamExt, stream};
     stream::iter(0..count).map(|n| ask(memory, n)).buffer_unordered(clients).collect().await
 }
 
-/// Four clients for `time`, each of which pauses between its requests; the statuses. No prompt is asked
-/// for twice: a prefiller that has it cached would be preferred.
+/// Four clients for `time`, each of which pauses between its requests; the statuses. No prompt is
+/// asked for twice: a prefiller that has it cached would be preferred.
 async fn steady(memory: &Memory, time: Duration) -> Vec<u16> {
     static PROMPTS: AtomicUsize = AtomicUsize::new(1_000_000);
     let end = Instant::now() + time;

@@ -60,7 +60,8 @@ async fn each_status_that_may_be_one_engines_trouble_is_tried_elsewhere() {
     }
 }
 
-/// A smaller `--max-model-len`, another version, or a proxy before one engine: what it refuses its peers serve.
+/// A smaller `--max-model-len`, another version, or a proxy before one engine: what it refuses its
+/// peers serve.
 #[tokio::test(start_paused = true)]
 async fn one_of_four_that_refuses_all_content_fails_one_request_at_most() {
     for status in OF_CONTENT {

@@ -1,4 +1,5 @@
-//! Every decoder is away for a while: nothing is prefilled for nobody meanwhile, and nothing is stranded afterwards.
+//! Every decoder is away for a while: nothing is prefilled for nobody meanwhile, and nothing is
+//! stranded afterwards.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! What a client got, and whether it was told the truth.
+//! The answer to a client, and its comparison with the truth.
 
 use serde_json::{Value, json};
 
 use super::plan::{Api, Request};
 use crate::common::client::data_of_events;
 
-/// What came back to a client that stayed to the end.
+/// The answer to a client that stayed to the end.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -66,7 +66,8 @@ fn events(body: &str) -> Vec<Value> {
     data_of_events(body).map(value).collect()
 }
 
-/// An error as the API has it. What an engine writes in the way of another API is none: clients do not look for it.
+/// An error as the API has it. What an engine writes in the way of another API is none: clients do
+/// not look for it.
 fn is_error(api: Api, event: &Value) -> bool {
     match api {
         Api::Chat | Api::Completions => event.get("error").is_some_and(|error| !error.is_null()),

@@ -1,7 +1,8 @@
-//! Chaos in virtual time: whatever fails and whoever leaves, no client is lied to and nothing is left behind.
+//! Chaos in virtual time: whatever fails and whoever leaves, no client is lied to and nothing is
+//! left behind.
 //!
-//! Each seed draws a fleet, requests and troubles. `CHAOS_RUNS` says how many seeds are tried (from `CHAOS_SEED`, or 0, on); with
-//! `CHAOS_SEED` alone it is that one.
+//! Each seed draws a fleet, requests and troubles. `CHAOS_RUNS` says how many seeds are tried (from
+//! `CHAOS_SEED`, or 0, on); with `CHAOS_SEED` alone it is that one.
 
 mod absence;
 mod answer;
@@ -23,7 +24,7 @@ const REGRESSIONS: [u64; 1] = [1106];
 struct Words(HashMap<(Api, u64, u64, u32), String>);
 
 impl Words {
-    /// What a request is answered when nothing goes wrong.
+    /// The answer to a request when nothing goes wrong.
     fn of(&mut self, request: &Request, answer_tokens: u32) -> String {
         let key = (request.api, request.words, request.tokens, answer_tokens);
         let calm = || world::in_virtual_time(world::undisturbed(request, answer_tokens)).0;

@@ -1,4 +1,4 @@
-//! What happens in one run, drawn from a seed.
+//! The plan of one run, drawn from a seed.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub enum Api {
     Responses,
 }
 
-/// One request.
+/// A request of the plan.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub api: Api,
@@ -58,9 +58,9 @@ pub struct Request {
     /// Words of the prompt.
     pub words: u64,
     pub tokens: u64,
-    /// When it is sent, ms.
+    /// Time at which it is sent, in ms.
     pub at_ms: u64,
-    /// How long its client stays, ms; None = to the end.
+    /// Time that its client stays, in ms; None = to the end.
     pub stays_ms: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ pub struct Request {
 pub struct Trouble {
     /// On a prefiller; else on a decoder.
     pub prefiller: bool,
-    /// Which of them, counted from 0.
+    /// Index of the engine, counted from 0.
     pub engine: usize,
     pub at_ms: u64,
     pub what: Wrong,
@@ -83,14 +83,14 @@ pub enum Wrong {
     Dies,
     /// Nobody can read the KV that it makes.
     Unreadable,
-    /// Whatever was wrong is over.
+    /// All faults are over.
     Heals,
 }
 
-/// One run.
+/// The plan of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What engines speak.
+    /// The connector of all engines.
     pub spoken: Spoken,
     /// Mean length of answers that end by themselves; 0 = none does.
     pub answer_tokens: u32,
@@ -179,7 +179,8 @@ fn trouble(rng: &mut Rng, prefillers: u8, decoders: u8) -> Trouble {
 fn fault(rng: &mut Rng) -> FaultKind {
     let how = rng.pick(&[ConnectionEnd::Reset, ConnectionEnd::Close]);
     let bytes = rng.between(0, 3_000) as usize;
-    // Not one that lacks what its flags promise: decoders die of it, and only who knows the connector could tell.
+    // Not one that lacks what its flags promise: decoders die of it, and only who knows the
+    // connector could tell.
     let handoff =
         rng.pick(&["", "7", "null", "{}", "{\"odd\":true}", "[", "{\"do_remote_prefill\":true}", "\"x\""]);
     match rng.between(0, 12) {

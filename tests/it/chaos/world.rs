@@ -1,4 +1,5 @@
-//! One run: engines and a gateway in memory, in virtual time, and what must be true when all is over.
+//! One run: engines and a gateway in memory, in virtual time, and what must be true when all is
+//! over.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::common::time::{pass, pass_until};
 
 /// Hand-offs that nobody fetches are held for so long.
 const LEASE_MS: u64 = 5_000;
-/// Where decoders call the gateway, if they do.
+/// The address at which decoders call the gateway, if they do.
 pub const GATEWAY: &str = "10.0.2.1:8000";
 /// A hand-off is offered so often at most.
 const RELEASES: u32 = (LEASE_MS / 200) as u32 + 8;
@@ -136,7 +137,8 @@ async fn cause(memory: &Memory, trouble: &Trouble, start: Instant) {
     }
 }
 
-/// The words of an undisturbed answer, by engines whose answers have a mean length of their own, or 0.
+/// The words of an undisturbed answer, by engines whose answers have a mean length of their own, or
+/// 0.
 pub async fn undisturbed(request: &Request, answer_tokens: u32) -> String {
     let memory = Memory::set(1, &spec(answer_tokens), Config::default()).await;
     let answer =
@@ -146,7 +148,8 @@ pub async fn undisturbed(request: &Request, answer_tokens: u32) -> String {
     answer.text()
 }
 
-/// Plays the plan; panics at the first thing that must not be. `right` has the words of each request.
+/// Plays the plan; panics at the first thing that must not be. `right` has the words of each
+/// request.
 pub async fn play(plan: &Plan, right: &[String]) {
     let spec = EngineSpec { connector: plan.spoken.1, ..spec(plan.answer_tokens) };
     let memory = Memory::uneven(plan.prefillers, plan.decoders, &spec, config(plan)).await;
@@ -186,8 +189,8 @@ fn assert_nothing_left(plan: &Plan, memory: &Memory) {
     for (prefiller, engines) in [(true, &memory.prefillers), (false, &memory.decoders)] {
         for (at, engine) in engines.iter().enumerate() {
             let ledger = engine.ledger();
-            // A decoder that is asked first keeps blocks until they are written, which nobody does after some failures
-            // (ARCHITECTURE.md, "What remains").
+            // A decoder that is asked first keeps blocks until they are written, which nobody does
+            // after some failures (ARCHITECTURE.md, "What remains").
             let waits = plan.spoken == DECODER_FIRST && !prefiller;
             let pinned = if waits { 0 } else { ledger.pinned_handoffs + ledger.pinned_blocks };
             let held = pinned + ledger.running + ledger.waiting;
@@ -210,11 +213,13 @@ fn assert_nothing_left(plan: &Plan, memory: &Memory) {
     }
 }
 
-/// Times that a request may stand in line for room and be refused as busy again, beside its attempts.
+/// Times that a request may stand in line for room and be refused as busy again, beside its
+/// attempts.
 const BUSY_ROUNDS: u32 = 8;
 
-/// Each decode leg that fails may cost a fresh prefill, and each of those so many attempts; each hand-off is
-/// offered to decoders that are busy until its lease is over, 0.2 s apart at least where no other one is there.
+/// Each decode leg that fails may cost a fresh prefill, and each of those so many attempts; each
+/// hand-off is offered to decoders that are busy until its lease is over, 0.2 s apart at least
+/// where no other one is there.
 fn assert_attempts(plan: &Plan, memory: &Memory) {
     let legs = |engines: &[Engine]| {
         let mut by_id: HashMap<String, u32> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What the gateways of this thread write into their log: an event to wait for where nothing else
+//! The log of this thread's gateways: an event to wait for where nothing else
 //! shows that they have looked.
 
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ impl Log {
         Log { lines, _collecting: tracing::subscriber::set_default(subscriber) }
     }
 
-    /// How many lines contain the text.
+    /// Number of lines that contain the text.
     pub fn count(&self, text: &str) -> usize {
         let lines = self.lines.0.lock().unwrap();
         String::from_utf8_lossy(&lines).lines().filter(|line| line.contains(text)).count()

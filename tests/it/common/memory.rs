@@ -1,4 +1,5 @@
-//! A gateway and simulated engines without any socket between them: under a paused clock, in virtual time.
+//! A gateway and simulated engines without any socket between them: under a paused clock, in
+//! virtual time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,7 +43,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `count` prefillers at 10.0.0.x:8000 and as many decoders at 10.0.1.x:8000, all like `engine`.
+    /// `count` prefillers at 10.0.0.x:8000 and as many decoders at 10.0.1.x:8000, all like
+    /// `engine`.
     pub async fn set(count: u8, engine: &EngineSpec, config: Config) -> Memory {
         Memory::uneven(count, count, engine, config).await
     }
@@ -71,7 +73,8 @@ impl Memory {
         Memory { prefillers, decoders, net, app, router }
     }
 
-    /// Status and body of one exchange with the gateway. A stream that breaks ends with what was said before.
+    /// Status and body of one exchange with the gateway. A stream that breaks ends with what was
+    /// said before.
     pub async fn post(&self, path: &str, body: impl Into<Body>) -> (u16, String) {
         self.exchange(Request::post(path).header("host", "gateway").body(body.into()).unwrap()).await
     }

@@ -1,4 +1,5 @@
-//! Simulated engines, a model's files, a gateway in front of them, and a client that speaks raw bytes.
+//! Simulated engines, a model's files, a gateway in front of them, and a client that speaks raw
+//! bytes.
 
 pub mod client;
 pub mod log;

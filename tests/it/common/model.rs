@@ -23,7 +23,7 @@ fn tokenizer_config(template: &str) -> String {
     chats["families"][template]["config"].to_string()
 }
 
-/// What renders and tokenises as the model with this template does.
+/// A prompter that renders and tokenises as the model with this template does.
 pub fn prompter(template: &str) -> Prompter {
     let source = golden(&format!("templates/{template}.jinja"));
     let config = tokenizer_config(template);

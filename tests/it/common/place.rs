@@ -1,8 +1,8 @@
 //! Addresses that one test has for itself, also while nobody listens there.
 //!
-//! On 127.0.0.1 whatever is free now may be another test's by the time it is listened on, or the near end of a connection. A
-//! loopback host of its own is nobody else's: not in this process, nor in another one that runs
-//! tests at the same time, and connections do not start from it.
+//! On 127.0.0.1 whatever is free now may be another test's by the time it is listened on, or the
+//! near end of a connection. A loopback host of its own is nobody else's: not in this process, nor
+//! in another one that runs tests at the same time, and connections do not start from it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,8 @@ pub fn own_host() -> SocketAddr {
     (Ipv4Addr::from_bits(0x7F40_0000 | host), 0).into()
 }
 
-/// An address where nobody listens, and nobody will but who is told of it. Other processes have other ports.
+/// An address where nobody listens, and nobody will but who is told of it. Other processes have
+/// other ports.
 pub fn own() -> SocketAddr {
     TcpListener::bind(own_host()).unwrap().local_addr().unwrap()
 }

@@ -76,7 +76,7 @@ impl RawEngine {
         self.addr
     }
 
-    /// What it was asked, except for its models and its health.
+    /// The requests that it received, except for its models and its health.
     pub fn seen(&self) -> Vec<Asked> {
         self.seen.lock().unwrap().clone()
     }
@@ -125,7 +125,7 @@ async fn read(socket: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Asked> {
 /// A gateway in front of raw engines.
 pub struct Front {
     pub at: SocketAddr,
-    /// Where operators have a listener of their own.
+    /// A gateway whose operators have a listener of their own.
     pub admin: Option<SocketAddr>,
     stop: CancellationToken,
     serving: JoinHandle<usize>,

@@ -22,13 +22,13 @@ pub struct Stage {
     serving: JoinHandle<usize>,
 }
 
-/// How the stage is set.
+/// Settings of a stage.
 pub struct Script {
     pub prefillers: usize,
     pub decoders: usize,
-    /// What all engines have in common.
+    /// The specification that all engines share.
     pub engine: EngineSpec,
-    /// What differs from the default configuration.
+    /// Changes of the default configuration.
     pub config: Config,
 }
 
@@ -57,7 +57,8 @@ pub fn fast() -> EngineSpec {
     EngineSpec { prefill_tokens_per_s: f64::INFINITY, tpot_ms: 0.0, slope_ms: 0.0, ..EngineSpec::default() }
 }
 
-/// An engine slow enough that a client can leave at every stage: 30 ms of prefill for 100 tokens, 5 ms per token.
+/// An engine slow enough that a client can leave at every stage: 30 ms of prefill for 100 tokens, 5
+/// ms per token.
 pub fn slow() -> EngineSpec {
     EngineSpec { prefill_tokens_per_s: 3_000.0, tpot_ms: 5.0, ..EngineSpec::default() }
 }
@@ -111,12 +112,12 @@ impl Stage {
         client::send(self.gateway, request).await
     }
 
-    /// A POST.
+    /// Sends a POST request.
     pub async fn post(&self, path: &str, body: &str) -> Raw {
         self.send(&client::post(path, body)).await
     }
 
-    /// A GET.
+    /// Sends a GET request.
     pub async fn get(&self, path: &str) -> Raw {
         self.send(&client::get(path)).await
     }
@@ -139,7 +140,8 @@ impl Stage {
         self.engines().for_each(Engine::clear_faults);
     }
 
-    /// What the engines of one side were sent on the generating routes, oldest first within each engine.
+    /// The requests that engines of one side received on generating routes, oldest first within
+    /// each engine.
     pub fn seen(&self, engines: &[Engine]) -> Vec<ObservedRequest> {
         engines
             .iter()
@@ -152,7 +154,8 @@ impl Stage {
         self.engines().for_each(Engine::clear_seen);
     }
 
-    /// Waits until no engine runs anything or holds anything for anybody, and says what is left when that never comes.
+    /// Waits until no engine runs anything or holds anything for anybody, and says what is left
+    /// when that never comes.
     pub async fn assert_nothing_left(&self, when: &str) {
         let busy = |l: &Ledger| l.pinned_handoffs + l.pinned_blocks + l.running + l.waiting > 0;
         eventually_within(Duration::from_secs(5), format!("{when}: nothing is left"), async || {

@@ -1,7 +1,8 @@
-//! How tests wait: for something that must come to be, or for time where time is what they are about.
+//! Waits of tests: for something that must come to be, or for time where they are about time.
 //!
-//! Nothing else in `tests/it` sleeps (`tidy.rs` checks). That something does not happen is never shown by waiting for a
-//! while: a test waits for an event behind it instead, or runs in virtual time.
+//! Nothing else in `tests/it` sleeps (`tidy.rs` checks). That something does not happen is never
+//! shown by waiting for a while: a test waits for an event behind it instead, or runs in virtual
+//! time.
 
 use std::fmt::{Debug, Display};
 use std::pin::pin;
@@ -14,12 +15,12 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a look at something says: that it has come to be, or how far it is.
+/// Result of one look: it has come to be, or its state so far.
 pub trait Look {
-    /// What is found when it has come to be.
+    /// The value when it has come to be.
     type Found;
 
-    /// What was found; else the state that was seen instead, for the message of a failed test.
+    /// The value; else the state that was seen instead, for the message of a failed test.
     fn found(self) -> Result<Self::Found, String>;
 }
 
@@ -47,7 +48,8 @@ impl<T, E: Debug> Look for Result<T, E> {
     }
 }
 
-/// Looks again and again until it has come to be, and gives what was found. Fails the test after [`PATIENCE`].
+/// Looks again and again until it has come to be, and gives what was found. Fails the test after
+/// [`PATIENCE`].
 pub async fn eventually<L: Look>(what: impl Display, look: impl AsyncFnMut() -> L) -> L::Found {
     eventually_within(PATIENCE, what, look).await
 }
@@ -95,7 +97,7 @@ pub async fn watching<T>(work: impl Future<Output = T>, mut look: impl FnMut()) 
 /// Does `work` in virtual time beside real sockets: a millisecond passes when everybody has had the
 /// time to do what is to be done.
 pub async fn unhurried<T>(work: impl Future<Output = T>) -> T {
-    /// What passes in truth while a millisecond does here.
+    /// Real time that passes while a millisecond does here.
     const BREATH: Duration = Duration::from_micros(300);
     let mut work = pin!(work);
     loop {

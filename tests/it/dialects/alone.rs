@@ -1,4 +1,5 @@
-//! What two engines would not do alike is done by one: the answer is that of an engine which had all of it.
+//! Requests that two engines would not serve alike are served by one: the answer is that of an
+//! engine which had all of it.
 
 use std::net::SocketAddr;
 
@@ -18,8 +19,8 @@ fn text(answer: &client::Raw) -> Value {
     places.iter().find_map(|place| answer.pointer(place)).cloned().unwrap_or(answer)
 }
 
-/// The room for a prompt is what `max_tokens` leaves of the context, and a prefiller has another `max_tokens`: cut there, the
-/// prompt would be other tokens than the decoder's.
+/// The room for a prompt is what `max_tokens` leaves of the context, and a prefiller has another
+/// `max_tokens`: cut there, the prompt would be other tokens than the decoder's.
 #[tokio::test]
 async fn a_prompt_that_is_cut_to_fit_is_cut_by_one_engine() {
     let long = "a prompt that is longer than the context of the engines, ".repeat(40);
@@ -53,7 +54,8 @@ async fn a_prompt_that_is_cut_to_fit_is_cut_by_one_engine() {
     alone.stop().await;
 }
 
-/// Each of several answers would fetch the KV of a hand-off, which the prefiller keeps until the first one has it.
+/// Each of several answers would fetch the KV of a hand-off, which the prefiller keeps until the
+/// first one has it.
 #[tokio::test]
 async fn several_answers_are_made_by_one_engine() {
     let prompt = "a prompt of a few blocks ".repeat(8);

@@ -1,5 +1,5 @@
-//! KV that decoders offer back: the next turn's prefill reads it, once, where tokens are provably the same; whatever goes wrong
-//! with it, the client gets the right answer.
+//! KV that decoders offer back: the next turn's prefill reads it, once, where tokens are provably
+//! the same; whatever goes wrong with it, the client gets the right answer.
 
 use pd_proxy::config::{DialectName, Tokens};
 use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind};
@@ -70,7 +70,7 @@ async fn right(prompt: &Value) -> String {
     words
 }
 
-/// What prefillers were told to read: tokens, and how many blocks; nothing if they were to compute.
+/// The KV that prefillers were told to read, in tokens and blocks; nothing if they were to compute.
 fn offers(stage: &Stage) -> Vec<Option<(u64, usize)>> {
     let prefills = stage.seen(&stage.prefillers);
     let prefills = prefills.iter().filter(|seen| seen.path == PATH);
@@ -85,7 +85,7 @@ fn offers(stage: &Stage) -> Vec<Option<(u64, usize)>> {
         .collect()
 }
 
-/// What was offered, by the decoder's names.
+/// The offers, by the decoder's names.
 fn names(stage: &Stage) -> Vec<String> {
     let prefills = stage.seen(&stage.prefillers);
     let bodies = prefills.iter().filter(|seen| seen.path == PATH);
@@ -122,7 +122,8 @@ async fn the_next_turn_reads_what_the_decoder_wrote() {
     assert_eq!(said["choices"][0]["text"].as_str().unwrap(), right(&next).await);
     let released: u64 = stage.decoders.iter().map(|d| d.ledger().released_by_decode).sum();
     assert_eq!(released, 1, "what was read is let go");
-    // Once: the same turn again is offered what the decoder keeps of this one, and then of that one.
+    // Once: the same turn again is offered what the decoder keeps of this one, and then of that
+    // one.
     let first = names(&stage);
     ask(&stage, &next, &[]).await;
     ask(&stage, &next, &[]).await;

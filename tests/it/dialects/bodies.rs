@@ -1,5 +1,5 @@
-//! What both engines are told, against what is known of each connector (the sources are named in `dialect/…`), for both APIs,
-//! streamed and not.
+//! Bodies of both legs, against the known form of each connector (the sources are named in
+//! `dialect/…`), for both APIs, streamed and not.
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{EngineSpec, ObservedRequest};

@@ -1,4 +1,5 @@
-//! Engines that prefill and decode: a request stays on one where that is the best prefiller, in mixed fleets too.
+//! Engines that prefill and decode: a request stays on one where that is the best prefiller, in
+//! mixed fleets too.
 
 use std::net::SocketAddr;
 
@@ -76,7 +77,8 @@ impl Mixed {
         self.stop.cancel();
         self.serving.await.unwrap();
         for engine in self.pair.into_iter().chain([self.both]) {
-            // A decoder that died with a hand-off may have read it: such blocks are free when their lease ends.
+            // A decoder that died with a hand-off may have read it: such blocks are free when their
+            // lease ends.
             let left = async || (engine.ledger().pinned_blocks, engine.ledger().running) == (0, 0);
             eventually("nothing is left", left).await;
             assert_eq!(engine.ledger().dead, None);
@@ -130,7 +132,8 @@ async fn pair_serves_after_a_combined_engine_fails() {
     mixed.end().await;
 }
 
-/// Whoever failed with a request is not asked for it again while there is another, though it be the cheapest.
+/// An engine that failed a request is not asked for it again while there is another, though it be
+/// the cheapest.
 #[tokio::test]
 async fn one_of_two_that_do_both_may_be_dead() {
     for what in [

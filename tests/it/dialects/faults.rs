@@ -142,7 +142,7 @@ async fn a_client_that_leaves_at_any_time_strands_nothing() {
     }
 }
 
-/// What a prefiller's answer says is booked with the decode leg. Of one that comes too late there is none.
+/// A prefiller's answer is booked with the decode leg. One that comes too late is not booked.
 #[tokio::test]
 async fn a_prefill_whose_client_has_left_is_booked_all_the_same() {
     let mut script = script(EVERY[0]);

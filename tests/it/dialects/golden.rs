@@ -1,5 +1,6 @@
-//! Both legs of a request, bodies and headers, against `tests/golden/legs.json`: every dialect, every API, streamed and not. The
-//! file is made by `make_legs.py` from the rules of the reference proxies, which it names.
+//! Both legs of a request, bodies and headers, against `tests/golden/legs.json`: every dialect,
+//! every API, streamed and not. The file is made by `make_legs.py` from the rules of the reference
+//! proxies, which it names.
 
 use std::collections::HashMap;
 
@@ -13,10 +14,11 @@ use crate::common::place;
 use crate::common::stage::{Script, Stage};
 use crate::common::time::eventually;
 
-/// What stood for a name.
+/// Values that stood for a name.
 type Bound = HashMap<String, String>;
 
-/// Whether `actual` is the text `expected`, in which `{name:kind}` stands for something of that kind.
+/// True if `actual` is the text `expected`, in which `{name:kind}` stands for something of that
+/// kind.
 fn fits(expected: &str, actual: &str, bound: &mut Bound) -> bool {
     let Some((before, rest)) = expected.split_once('{') else { return expected == actual };
     let (name, after) = rest.split_once('}').unwrap();

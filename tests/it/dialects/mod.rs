@@ -1,4 +1,5 @@
-//! Every dialect that has two engines meet: what each is told, that KV really travels, and that no fault strands any.
+//! Every dialect that has two engines meet: what each is told, that KV really travels, and that no
+//! fault strands any.
 
 mod alone;
 mod back;
@@ -82,7 +83,8 @@ pub async fn sources(stage: &Stage) -> (u64, u64) {
     sums
 }
 
-/// Both legs are sent at once once a prefiller is known, and the decoder announces a message long before the prefiller has its prompt.
+/// Both legs are sent at once once a prefiller is known, and the decoder announces a message long
+/// before the prefiller has its prompt.
 #[tokio::test]
 async fn an_announcement_does_not_end_the_prefill_that_it_waits_for() {
     let mut script = script((DialectName::NixlPush, Connector::Push));
@@ -128,7 +130,8 @@ async fn answers_are_those_of_one_engine_and_their_kv_has_travelled() {
         }
         let (travelled, computed) = sources(&stage).await;
         assert_eq!(computed, 0, "{spoken:?}: a decoder computed a prompt itself");
-        // The other half of the requests had the same prompts; what of them a decoder had in memory need not travel.
+        // The other half of the requests had the same prompts; what of them a decoder had in memory
+        // need not travel.
         assert!(travelled >= prompt_tokens, "{spoken:?}: {travelled} of {prompt_tokens}");
         stage.assert_nothing_left(&format!("{spoken:?}")).await;
         stage.assert_all_alive(&format!("{spoken:?}"));
@@ -153,7 +156,8 @@ async fn a_prefiller_that_is_another_process_is_found_out() {
         stage.prefillers.remove(0).stop().await;
         let restarted = pd_proxy::sim::Engine::start(spec, at).await.expect("the same port again");
         stage.prefillers.push(restarted);
-        // The first one may still go by the old name, and fail; whoever asks again is served by the new one.
+        // The first one may still go by the old name, and fail; whoever asks again is served by the
+        // new one.
         let mut answer = stage.post(path, &body).await;
         if answer.status != 200 {
             // As clients do.

@@ -1,4 +1,4 @@
-//! What engines of some dialects can't be asked: it is refused before anybody is.
+//! Requests that engines of some dialects can't serve: each is refused before an engine is asked.
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, Fault, FaultKind};
@@ -41,7 +41,8 @@ async fn deadly_requests_never_reach_a_decoder() {
     }
 }
 
-/// A decoder is never asked to compute a prompt: not without prefillers, nor for a prompt that is short.
+/// A decoder is never asked to compute a prompt: not without prefillers, nor for a prompt that is
+/// short.
 #[tokio::test]
 async fn no_decoder_serves_alone_that_can_not() {
     for spoken in EVERY.into_iter().skip(3) {
@@ -58,7 +59,8 @@ async fn no_decoder_serves_alone_that_can_not() {
     }
 }
 
-/// Each attempt is by a pair of its own, and both its engines know it by a room that no other attempt has.
+/// Each attempt is by a pair of its own, and both its engines know it by a room that no other
+/// attempt has.
 #[tokio::test]
 async fn a_pair_that_fails_is_followed_by_another_in_another_room() {
     let stage = Stage::set(script((DialectName::Sglang, Connector::Sglang))).await;

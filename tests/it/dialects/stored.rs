@@ -1,4 +1,5 @@
-//! Where a pool alone carries the KV: decoders wait until it has the prompt, but not for ever, and for no dead pool.
+//! A pool alone carries the KV: decoders wait until it has the prompt, but not for ever, and for no
+//! dead pool.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -96,8 +96,9 @@ async fn engine_missing_from_the_file_leaves_at_the_second_look() {
     }
 }
 
-/// As a rollout is seen that ends between two looks: who waits is served by those who came. In virtual time, so that the line is
-/// four requests long when the prefillers change, however fast the machine is.
+/// As a rollout is seen that ends between two looks: who waits is served by those who came. In
+/// virtual time, so that the line is four requests long when the prefillers change, however fast
+/// the machine is.
 #[tokio::test(start_paused = true)]
 async fn all_prefillers_may_be_others_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,8 +108,9 @@ async fn all_prefillers_may_be_others_at_once() {
     let mut config = config();
     config.discovery.file = Some(file.to_str().unwrap().to_owned());
     config.health.probe_ms = 0;
-    // One prefill at a time. A prefiller is sent the next one when it is predicted to be free so soon, and this one takes thirty times
-    // as long as is predicted: the line is to become shorter when a prefill ends, and not before.
+    // One prefill at a time. A prefiller is sent the next one when it is predicted to be free so
+    // soon, and this one takes thirty times as long as is predicted: the line is to become shorter
+    // when a prefill ends, and not before.
     (config.route.batch_tokens, config.route.open_ms) = (0, 1);
     let memory = Memory::uneven(0, 1, &fast(), config).await;
     let start = |at, prefill_tokens_per_s| {

@@ -17,7 +17,7 @@ use super::{CHAT, Gateway, anywhere, chat, engine, is_member};
 use crate::common::client::{self, get, post};
 use crate::common::stage::Script;
 
-/// What is in front of a gateway and has another address.
+/// A proxy in front of a gateway, with an address of its own.
 struct Balancer {
     at: SocketAddr,
     to: watch::Sender<Option<SocketAddr>>,

@@ -1,4 +1,5 @@
-//! Engines that fail, come back, come and go; the configuration while it changes; the gateway's own end.
+//! Engines that fail, come back, come and go; the configuration while it changes; the gateway's own
+//! end.
 
 mod discovery;
 mod engines;
@@ -54,7 +55,7 @@ impl Gateway {
     }
 }
 
-/// What `GET /instances` says of one engine; null when it is no member.
+/// The entry of one engine in `GET /instances`; null when it is no member.
 pub(crate) async fn member(gateway: SocketAddr, role: &str, engine: SocketAddr) -> Value {
     let listed = client::send(gateway, &get("/instances")).await.json();
     let all = listed["instances"].as_array().unwrap();

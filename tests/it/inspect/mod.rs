@@ -1,4 +1,5 @@
-//! `pd-proxy check` before engines and pools that are as the configuration says, differ, are away, or are something else.
+//! `pd-proxy check` before engines and pools that are as the configuration says, differ, are away,
+//! or are something else.
 
 mod engines;
 mod mooncake;
@@ -14,7 +15,7 @@ pub fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// What every configuration here has: nothing is left for engines to say.
+/// The settings of every configuration here: nothing is left for engines to say.
 const BASE: [&str; 7] = [
     "prompt.tokens=engine",
     "hash.version=0.32.0",

@@ -1,4 +1,4 @@
-//! Mooncake.
+//! Checks of Mooncake masters.
 
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::keys::KeyBatch;

@@ -1,4 +1,4 @@
-//! What a key may take: tokens per minute, and requests at once.
+//! Limits of a key: tokens per minute, and requests at once.
 
 use pd_proxy::sim::{EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
@@ -38,8 +38,8 @@ async fn tokens_per_minute_are_reserved_and_settled() {
         let raw = stage.send(&ask("rich", &wrong)).await;
         raw.header("x-ratelimit-remaining-tokens").unwrap().parse::<u64>().unwrap()
     };
-    // 1667 tokens a second come back, so what was taken is seen only for a moment; what is reserved while a request is
-    // under way is given back in the end.
+    // 1667 tokens a second come back, so what was taken is seen only for a moment; what is reserved
+    // while a request is under way is given back in the end.
     eventually("all is settled", async || left().await >= 100_000 - usage - 400).await;
     let free = stage.send(&ask("free", &chat(5))).await;
     assert_eq!((free.status, free.header("x-ratelimit-limit-tokens")), (200, None));
@@ -127,7 +127,8 @@ async fn decoder_only_answer_costs_its_reported_usage() {
         };
         (of("prompt"), of("output"))
     };
-    // Ten minutes of it, so that none of them are over by the next line, however slow the machine is.
+    // Ten minutes of it, so that none of them are over by the next line, however slow the machine
+    // is.
     assert_eq!(send("batches", told(3_000, 996_500)).await.status, 200);
     eventually("it is charged", async || charged("batches").await == (3_000.0, 996_500.0)).await;
     let refused = send("batches", told(1, 1)).await;

@@ -14,7 +14,8 @@ use crate::common::stage::{Script, Stage};
 
 const RESPONSES: &str = "/v1/responses";
 
-/// One decoder that makes the response `resp_1` and knows `resp_2`, which this gateway has not seen made.
+/// One decoder that makes the response `resp_1` and knows `resp_2`, which this gateway has not seen
+/// made.
 async fn keeping(script: Script) -> Stage {
     let stage = Stage::set(Script { prefillers: 1, decoders: 1, ..script }).await;
     let answer =
@@ -137,7 +138,8 @@ async fn a_gateway_that_has_not_seen_a_response_made_gives_it_to_nobody() {
     stage.end().await;
 }
 
-/// Engines keep a response under the id that its request names, in the place of another that has it.
+/// Engines keep a response under the id that its request names, in the place of another that has
+/// it.
 #[tokio::test]
 async fn no_key_chooses_the_id_of_a_response_and_so_takes_another_ones_place() {
     let dir = keys(&[("b", "")]);

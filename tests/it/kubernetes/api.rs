@@ -1,5 +1,6 @@
-//! A stub of an API server: lists in pages and watches of one kind of object, over a real socket, with the faults that real ones
-//! have. Pods and refusals are those that a real one answered (`tests/captures/kubernetes`), under other names and addresses.
+//! A stub of an API server: lists in pages and watches of one kind of object, over a real socket,
+//! with the faults that real ones have. Pods and refusals are those that a real one answered
+//! (`tests/captures/kubernetes`), under other names and addresses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,7 +41,7 @@ struct World {
     changed: watch::Sender<()>,
 }
 
-/// What there is, and what became of it.
+/// The objects that exist, and their changes.
 #[derive(Default)]
 pub struct State {
     objects: BTreeMap<String, Value>,
@@ -68,7 +69,8 @@ fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures/kubernetes")
 }
 
-/// The recorded pod in one step of its life, as another pod: its name, its role and where its engine listens.
+/// The recorded pod in one step of its life, as another pod: its name, its role and where its
+/// engine listens.
 pub fn pod(name: &str, role: &str, engine: SocketAddr, step: Step) -> Value {
     let text = std::fs::read_to_string(captures().join("watch.jsonl")).unwrap();
     let line = text.lines().nth(step as usize).unwrap();
@@ -132,7 +134,7 @@ impl Api {
         self.state(|state| objects.into_iter().for_each(|object| state.put(object)));
     }
 
-    /// Deletes one.
+    /// Deletes one object.
     pub fn delete(&self, name: &str) {
         self.state(|state| state.delete(name));
     }
@@ -165,7 +167,7 @@ impl Api {
         self.state(|state| state.pages_expire = they_do);
     }
 
-    /// How many of the questions so far contain `text`.
+    /// Number of requests so far that contain `text`.
     pub fn asked(&self, text: &str) -> usize {
         self.state(|state| state.asked.iter().filter(|line| line.contains(text)).count())
     }
@@ -188,7 +190,7 @@ impl State {
         self.objects.insert(name, object);
     }
 
-    /// Deletes one.
+    /// Deletes one object.
     pub fn delete(&mut self, name: &str) {
         self.version += 1;
         let mut object = self.objects.remove(name).unwrap();

@@ -19,7 +19,7 @@ use api::Api;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// What every gateway here is told, beside where its pods are.
+/// The settings of every gateway here, beside the place of its pods.
 const BASE: [&str; 10] = [
     "--host",
     "127.0.0.1",
@@ -76,7 +76,7 @@ impl Gateway {
         client::send(self.at, &get("/readyz")).await.status
     }
 
-    /// What a metric says of discovery by this outcome.
+    /// The metric of discovery with this outcome.
     async fn counted(&self, outcome: &str) -> u64 {
         let text = client::send(self.at, &get("/metrics")).await.text();
         let labels = [format!("outcome=\"{outcome}\""), "source=\"kubernetes\"".to_owned()];

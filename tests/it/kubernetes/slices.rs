@@ -1,4 +1,5 @@
-//! Endpoint slices of Services. The documents follow the API's reference (discovery.k8s.io/v1): nothing here was recorded.
+//! Endpoint slices of Services. The documents follow the API's reference (discovery.k8s.io/v1):
+//! nothing here was recorded.
 
 use std::net::SocketAddr;
 

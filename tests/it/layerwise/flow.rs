@@ -1,4 +1,4 @@
-//! What each side is sent, and that the right KV comes of it.
+//! Requests to each side, and the KV that comes of them.
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
@@ -8,7 +8,7 @@ use super::{CALLBACK, COMPLETIONS, body, prompt, script, sent};
 use crate::common::client::{Raw, post, post_with, send};
 use crate::common::stage::{Stage, fast};
 
-/// What one engine alone answers.
+/// Requests that one engine alone answers.
 async fn alone(path: &str, body: &Value) -> Raw {
     let spec = EngineSpec { role: Role::Both, ..fast() };
     let engine = Engine::start(spec, ([127, 0, 0, 1], 0).into()).await.unwrap();
@@ -126,7 +126,8 @@ async fn ids_are_not_made_of_what_clients_send_and_are_never_used_twice() {
 
 #[tokio::test]
 async fn a_list_of_prompts_is_one_prefill_where_prefillers_understand_lists() {
-    // More prompts than a decoder has threads to call with: those that come first must not wait for the last.
+    // More prompts than a decoder has threads to call with: those that come first must not wait for
+    // the last.
     let prompts: Vec<String> = (0..40).map(|n| format!("{n} {}", prompt())).collect();
     let body = json!({"model": "sim", "prompt": prompts, "max_tokens": 4});
     let texts = |answer: &Raw| -> Vec<Value> {

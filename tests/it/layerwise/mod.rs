@@ -22,7 +22,8 @@ use crate::common::time::eventually;
 const COMPLETIONS: &str = "/v1/completions";
 const CALLBACK: &str = "/v1/metaserver";
 
-/// Fast engines of the layerwise connector, and a gateway that they can call: its port is known before it listens.
+/// Fast engines of the layerwise connector, and a gateway that they can call: its port is known
+/// before it listens.
 fn script() -> Script {
     let engine = EngineSpec { connector: Connector::Layerwise, ..fast() };
     let mut script = Script { engine, ..Script::default() };
@@ -52,7 +53,7 @@ fn body(stream: bool) -> Value {
     json!({"model": "sim", "prompt": prompt(), "max_tokens": 12, "stream": stream})
 }
 
-/// What one side was sent on the generating routes.
+/// The requests that one side received on generating routes.
 fn sent(seen: &ObservedRequest) -> (String, Value) {
     let id = seen.headers.iter().find(|(name, _)| name == "x-request-id").unwrap().1.clone();
     (id, serde_json::from_slice(&seen.body).unwrap())

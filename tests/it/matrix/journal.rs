@@ -1,4 +1,4 @@
-//! What the gateway wrote into its log, by request.
+//! The gateway's log, by request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
 
-/// What the log has of one request.
+/// The log lines of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
     /// Lines of the access log.

@@ -1,8 +1,8 @@
-//! The fault matrix on real sockets: fault × leg × form × API × how many engines × continuation, and for each cell what the
-//! client saw, how often engines were asked, and what was left behind.
+//! The fault matrix on real sockets: fault × leg × form × API × how many engines × continuation,
+//! and for each cell what the client saw, how often engines were asked, and what was left behind.
 //!
-//! `cargo test --test it matrix -- --nocapture` prints it as Markdown; `MATRIX_OUT=path` writes it to a file as well, and
-//! `MATRIX_ONLY=text` runs only the cells whose line contains the text.
+//! `cargo test --test it matrix -- --nocapture` prints it as Markdown; `MATRIX_OUT=path` writes it
+//! to a file as well, and `MATRIX_ONLY=text` runs only the cells whose line contains the text.
 
 mod journal;
 mod oracle;
@@ -51,7 +51,8 @@ async fn some(journal: &Journal, thread: usize) -> Vec<(usize, Outcome)> {
     outcomes
 }
 
-/// All cells, in the order of the table. Each thread has a runtime of its own, since the log is told apart by threads.
+/// All cells, in the order of the table. Each thread has a runtime of its own, since the log is
+/// told apart by threads.
 fn all() -> Vec<Outcome> {
     let work = |thread| {
         let journal = Journal::default();

@@ -1,14 +1,16 @@
-//! What must come of a cell, by rules alone. Nothing here was copied from what the gateway does.
+//! The expectation of a cell, by rules alone. Nothing here was copied from what the gateway does.
 //!
-//! 1. Before the client's first byte a failure is tried elsewhere, at most `retry.attempts` times per leg: one engine of two
-//!    at fault is invisible, and when all are, the error names the leg and what happened to it.
-//! 2. An engine's 4xx is its role's word on the request when another engine says the same, and is passed on unchanged. (One that
-//!    has served since its last refusal is believed at once; here none has.) 429 says that it is busy, as 503 does: a request that
-//!    all refuse so stands in line and is tried again, a bounded number of times.
-//! 3. A hand-off goes to another decoder only if the first can't have had it; else the prompt is prefilled again.
-//! 4. After the first byte the rest comes from another pair, where that is on and exact, or an error event ends the stream.
-//! 5. KV stays pinned only where nobody can free it: its name was lost with the prefiller's answer, or it was in the hands of
-//!    an engine that neither fetched nor gave back, or there is no decoder that takes it.
+//! 1. Before the client's first byte a failure is tried elsewhere, at most `retry.attempts` times
+//! per leg: one engine of two    at fault is invisible, and when all are, the error names the leg
+//! and what happened to it. 2. An engine's 4xx is its role's word on the request when another
+//! engine says the same, and is passed on unchanged. (One that    has served since its last refusal
+//! is believed at once; here none has.) 429 says that it is busy, as 503 does: a request that
+//! all refuse so stands in line and is tried again, a bounded number of times. 3. A hand-off goes
+//! to another decoder only if the first can't have had it; else the prompt is prefilled again. 4.
+//! After the first byte the rest comes from another pair, where that is on and exact, or an error
+//! event ends the stream. 5. KV stays pinned only where nobody can free it: its name was lost with
+//! the prefiller's answer, or it was in the hands of    an engine that neither fetched nor gave
+//! back, or there is no decoder that takes it.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +24,7 @@ pub const ATTEMPTS: u32 = 3;
 /// Times that a request leaves the line of a busy role to be refused again, at most.
 const BUSY_ROUNDS: u32 = 8;
 
-/// What must be true of a cell.
+/// Facts that must hold for a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub seen: Seen,
@@ -32,7 +34,7 @@ pub struct Expected {
     pub pinned: RangeInclusive<u32>,
 }
 
-/// Whether the engine at fault can have read the request.
+/// True if the engine at fault can have read the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Had {
     No,
@@ -40,7 +42,7 @@ enum Had {
     Yes,
 }
 
-/// What the gateway is shown of a failure.
+/// The sign of a failure that the gateway sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     /// A broken connection, a 5xx, an error event.
@@ -70,7 +72,8 @@ fn sign(ill: Ill) -> Sign {
     }
 }
 
-/// Whether the prefiller's KV stays pinned with each request that meets the fault, for want of anybody who could free it.
+/// True if the prefiller's KV stays pinned with each request that meets the fault, since no engine
+/// could free it.
 fn strands(leg: Leg, ill: Ill) -> bool {
     match leg {
         // It computed and pinned, and its answer did not arrive or does not say where.
@@ -99,7 +102,7 @@ fn of(seen: Seen, prefills: u32, decodes: u32, pinned: u32) -> Expected {
     Expected { seen, prefills: prefills..=prefills, decodes: decodes..=decodes, pinned: pinned..=pinned }
 }
 
-/// What must come of it.
+/// Its expected outcome.
 pub fn expected(cell: &Cell) -> Expected {
     match (cell.ill, cell.leg) {
         (Ill::ClientLeaves(_), Leg::Prefill) => of(Seen::Left, 1, 0, 0),
@@ -117,7 +120,8 @@ pub fn expected(cell: &Cell) -> Expected {
     }
 }
 
-/// Rule 2. Each decode leg that is refused takes its hand-off with it, since vLLM then tells the prefiller to let go.
+/// Rule 2: each decode leg that is refused takes its hand-off with it, since vLLM then tells the
+/// prefiller to let go.
 fn refused(status: u16, leg: Leg, who: Who) -> Expected {
     match (who, leg) {
         (Who::One, Leg::Prefill) => of(Seen::Whole, 2, 1, 0),
@@ -159,7 +163,8 @@ fn decode(cell: &Cell) -> Expected {
     let followed = decodes - 1;
     let lost = failures * u32::from(strands(cell.leg, ill));
     match had(ill) {
-        // Killed at work: one had the request, the others refuse, and so nobody fetches what is left.
+        // Killed at work: one had the request, the others refuse, and so nobody fetches what is
+        // left.
         _ if ill == Ill::Killed && cell.who == Who::All => of(seen, 2, decodes, 1),
         Had::Yes => of(seen, 1 + followed, decodes, lost),
         // One and the same hand-off, which nobody takes at last.
@@ -176,7 +181,8 @@ fn decode(cell: &Cell) -> Expected {
     }
 }
 
-/// The decoder fails, and the prefiller is to blame: the next prompt must not always be computed by that one.
+/// The decoder fails, and the prefiller is to blame: the next prompt must not always be computed by
+/// that one.
 fn handed_to_nobody(who: Who) -> Expected {
     match who {
         Who::One => Expected {
@@ -189,8 +195,8 @@ fn handed_to_nobody(who: Who) -> Expected {
     }
 }
 
-/// The decoder fails, since nobody is where the hand-off says; then the prompt is computed by whoever is left, though the dead
-/// one may be asked first, as it has the prompt cached.
+/// The decoder fails, since nobody is where the hand-off says; then the prompt is computed by
+/// whoever is left, though the dead one may be asked first, as it has the prompt cached.
 fn died_with_its_kv(who: Who) -> Expected {
     match who {
         Who::One => Expected { seen: Seen::Whole, prefills: 2..=3, decodes: 2..=2, pinned: 0..=0 },
@@ -198,7 +204,7 @@ fn died_with_its_kv(who: Who) -> Expected {
     }
 }
 
-/// Rule 4. The decoder has fetched, so nothing is pinned but what a continuation leaves.
+/// Rule 4: the decoder has fetched, so nothing is pinned but what a continuation leaves.
 fn after_the_first_byte(cell: &Cell) -> Expected {
     let code = if sign(cell.ill) == Sign::Silent { "decode_timeout" } else { "decode_failed" };
     let event = Seen::ErrorEvent(code.into());
@@ -209,13 +215,15 @@ fn after_the_first_byte(cell: &Cell) -> Expected {
         (false, _) if cell.ill == Ill::SaysError => of(Seen::EngineEvent, 1, 1, 0),
         (false, _) => of(event, 1, 1, 0),
         (true, Who::One) => of(Seen::Continued, 2, 2, 0),
-        // The first had the answer, the others refuse, and nobody fetches what was prefilled for the rest.
+        // The first had the answer, the others refuse, and nobody fetches what was prefilled for
+        // the rest.
         (true, Who::All) if cell.ill == Ill::Killed => of(event, 2, 1 + ATTEMPTS, 1),
         // Each continuation breaks in its turn.
         (true, Who::All) if !matches!(cell.ill, Ill::Cut(..) | Ill::Stalls(_)) => {
             of(event, ATTEMPTS, ATTEMPTS, 0)
         }
-        // Counted in bytes, it may strike before the first event of the rest, and be tried elsewhere for that.
+        // Counted in bytes, it may strike before the first event of the rest, and be tried
+        // elsewhere for that.
         (true, Who::All) => {
             let most = 1 + (ATTEMPTS - 1) * ATTEMPTS;
             Expected { seen: event, prefills: 2..=most, decodes: 2..=most, pinned: 0..=0 }

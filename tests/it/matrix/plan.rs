@@ -1,4 +1,4 @@
-//! What goes wrong: every fault with the leg it strikes, and the cells that follow.
+//! The plan: every fault with the leg it strikes, and the cells that follow.
 
 use pd_proxy::sim::ConnectionEnd;
 
@@ -18,7 +18,7 @@ pub enum Api {
     Responses,
 }
 
-/// How far an answer is.
+/// Progress of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
     /// In the middle of the status line or a header.
@@ -35,10 +35,10 @@ pub enum Spot {
     End,
 }
 
-/// What goes wrong.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ill {
-    /// Nothing listens.
+    /// Nothing listens at its port.
     Refused,
     /// The connection is accepted and reset.
     ResetAtAccept,
@@ -50,7 +50,7 @@ pub enum Ill {
     Cut(Spot, ConnectionEnd),
     /// The answer stops, and the connection stays.
     Stalls(Spot),
-    /// This status.
+    /// An answer with this status.
     Status(u16),
     /// 200 and this body as JSON.
     Body(&'static str),
@@ -72,11 +72,12 @@ pub enum Ill {
     KilledUnread,
     /// The prefiller's process is killed while the decoder, which has the KV, answers.
     KilledAfter,
-    /// No fault of any engine: the client hangs up while the leg runs, before the first byte or after it.
+    /// No fault of any engine: the client hangs up while the leg runs, before the first byte or
+    /// after it.
     ClientLeaves(Spot),
 }
 
-/// Which of the two engines of the leg are at fault.
+/// The engines of the leg that are at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     One,
@@ -95,7 +96,7 @@ pub struct Cell {
     pub resume: bool,
 }
 
-/// Where the fault strikes, as the client would see it.
+/// Place at which the fault strikes, as the client would see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     BeforeHead,
@@ -108,7 +109,7 @@ pub enum Stage {
 const ERROR_500: &str =
     r#"{"error":{"message":"boom","type":"InternalServerError","param":null,"code":500}}"#;
 const GIVEN_UP: &str = "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"stop\",\"stop_reason\":\"recomputed\"}]}\n\ndata: [DONE]\n\n";
-/// What a decoder can't fetch, since nobody is there.
+/// KV that a decoder can't fetch, since its holder is gone.
 const NOWHERE: &str = r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31]],"remote_engine_id":"gone","remote_request_id":"gone","remote_host":"127.0.0.1","remote_port":1}"#;
 
 impl Api {
@@ -184,12 +185,12 @@ impl Ill {
         self == Ill::Handoff(NOWHERE)
     }
 
-    /// Whether the engine answers nothing any more, without hanging up.
+    /// True if the engine answers nothing any more, without hanging up.
     pub fn silent(self) -> bool {
         matches!(self, Ill::Hangs | Ill::Stalls(_))
     }
 
-    /// Whether it can strike an answer of this form: `None` = either.
+    /// The form of answers that it can strike: `None` = either.
     fn form(self) -> Option<bool> {
         match self {
             Ill::Cut(Spot::Event | Spot::LastEvent | Spot::End, _) | Ill::Stalls(Spot::Event) => Some(true),
@@ -202,7 +203,8 @@ impl Ill {
 }
 
 impl Cell {
-    /// Where it strikes: a prefiller's answer, and one that is not streamed, are before the client's first byte to their end.
+    /// Place at which it strikes: a prefiller's answer, and one that is not streamed, are before
+    /// the client's first byte to their end.
     pub fn stage(&self) -> Stage {
         let whole = self.leg == Leg::Prefill || !self.stream;
         match self.ill {
@@ -218,13 +220,13 @@ impl Cell {
         }
     }
 
-    /// Whether the client has seen a part of the answer when it strikes.
+    /// True if the client has seen a part of the answer when it strikes.
     pub fn begun(&self) -> bool {
         self.stage() >= Stage::MidStream && self.ill != Ill::KilledAfter
     }
 }
 
-/// What can go wrong with either leg.
+/// Faults that either leg can have.
 const EITHER: [Ill; 18] = [
     Ill::Refused,
     Ill::ResetAtAccept,
@@ -304,7 +306,8 @@ fn cells_of(leg: Leg, ill: Ill) -> Vec<Cell> {
                 let cell = Cell { leg, ill, api, stream, who, resume };
                 let fits =
                     ill.form().is_none_or(|form| form == stream) && (api.openai() || OTHERS.contains(&ill));
-                // Before the first byte a continuation has no part in it; it is there for chats and completions.
+                // Before the first byte a continuation has no part in it; it is there for chats and
+                // completions.
                 let continued = cell.begun() && api.openai() && stream;
                 let alone = matches!(ill, Ill::ClientLeaves(_)) && who == Who::One;
                 if fits && !alone && (continued || !resume) {

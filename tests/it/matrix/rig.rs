@@ -18,7 +18,8 @@ use super::plan::{Cell, Ill, Leg, Spot};
 use crate::common::stage::fast;
 use crate::common::time::eventually;
 
-/// What hangs is given up after so long, in the first round, and longer in others; all else has as long as it takes.
+/// A hanging leg is given up after this time in the first round, and later in others; all else has
+/// as long as it takes.
 const LIMIT_MS: u64 = 1_500;
 const FOREVER_MS: u64 = 60_000;
 /// Everything ends within this, unless it is left for ever.
@@ -31,7 +32,8 @@ const LEASE_MS: u64 = 600_000;
 pub enum ReleaseQueue {
     /// Nothing is in it.
     MustBeOver,
-    /// It may hold hand-offs: none of the decoders takes any, and until the lease ends one may come back.
+    /// It may hold hand-offs: none of the decoders takes any, and until the lease ends one may come
+    /// back.
     MayWait,
 }
 
@@ -45,7 +47,7 @@ pub struct Rig {
     serving: JoinHandle<usize>,
 }
 
-/// How an engine has to be for the fault to find it at work.
+/// State of an engine in which the fault finds it at work.
 fn spec(cell: &Cell, leg: Leg) -> EngineSpec {
     let spec = EngineSpec { lease_ms: LEASE_MS, ..fast() };
     match (cell.ill, leg) {
@@ -115,7 +117,8 @@ impl Rig {
         self.side(leg).iter().take(count).for_each(|engine| assert!(engine.inject(fault.clone())));
     }
 
-    /// How often the first `count` engines of the leg have read the request `id`, releases left out.
+    /// Number of times that the first `count` engines of the leg have read the request `id`,
+    /// releases left out.
     pub fn read(&self, leg: Leg, count: usize, id: &str) -> u32 {
         let own = |seen: &pd_proxy::sim::ObservedRequest| {
             let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
@@ -144,7 +147,7 @@ impl Rig {
         alive.map(|engine| engine.ledger().pinned_handoffs).sum::<usize>() as u32
     }
 
-    /// What the gateway or an engine still does for somebody; `None` when all is over.
+    /// Work that the gateway or an engine still has; `None` when all is over.
     fn open(&self, killed: &[SocketAddr], releases: ReleaseQueue) -> Option<String> {
         let relay = &self.gateway.relay;
         let scheduler = relay.fleet.scheduler();
@@ -167,8 +170,8 @@ impl Rig {
         busy.map(|ledger| format!("an engine: {ledger:?}"))
     }
 
-    /// Waits until nobody does anything any more and `right` holds of the hand-offs that are kept; gives their number, and
-    /// what is left.
+    /// Waits until nobody does anything any more and `right` holds of the hand-offs that are kept;
+    /// gives their number, and what is left.
     pub async fn settled(
         &self,
         killed: &[SocketAddr],
@@ -179,7 +182,8 @@ impl Rig {
         (self.pinned(killed), self.open(killed, releases))
     }
 
-    /// Ends all faults of the decoders and waits for the releases that waited for one; gives what is left.
+    /// Ends all faults of the decoders and waits for the releases that waited for one; gives what
+    /// is left.
     pub async fn released(&self) -> Option<String> {
         self.decoders.iter().for_each(Engine::clear_faults);
         comes(|| self.open(&[], ReleaseQueue::MustBeOver).is_none()).await;

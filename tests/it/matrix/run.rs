@@ -22,17 +22,19 @@ use crate::common::client;
 const TOKENS: u32 = 24;
 /// Events before a fault that counts events.
 const EVENTS: usize = 5;
-/// Requests until the engine at fault was asked: equals take turns, so the second is one too many already.
+/// Requests until the engine at fault was asked: equals take turns, so the second is one too many
+/// already.
 const TRIES: usize = 8;
-/// What a decoder takes before it fetches, where the prefiller is killed meanwhile.
+/// Time until a decoder fetches, where the prefiller is killed meanwhile.
 const UNREAD: Duration = Duration::from_millis(1_500);
-/// No answer takes longer, times the number of the round: limits grow with it, and four attempts may run into them.
+/// No answer takes longer, times the number of the round: limits grow with it, and four attempts
+/// may run into them.
 const ENDLESS: Duration = Duration::from_secs(18);
-/// How often a cell is run at most.
+/// Most runs of a cell.
 const ROUNDS: u32 = 3;
 const REFUSAL: &str = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
 
-/// What came of a cell.
+/// The outcome of a cell.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub cell: Cell,
@@ -43,14 +45,14 @@ pub struct Outcome {
     pub pinned: u32,
     /// Lines in the access log, one for each request.
     pub lines: u32,
-    /// What was not over when it should have been.
+    /// Work that was not over when it should have been.
     pub open: Option<String>,
-    /// How often it was run: more than once on a machine that stalled.
+    /// Number of runs: more than one on a machine that stalled.
     pub rounds: u32,
 }
 
 impl Outcome {
-    /// What is wrong with it; nothing, if it is as expected.
+    /// Its differences from the expectation; none if it is as expected.
     pub fn wrong(&self) -> Vec<String> {
         let want = &self.expected;
         let mut wrong = Vec::new();
@@ -184,8 +186,8 @@ async fn scripted(model: &Model, cell: &Cell, id: &str) -> Option<FaultKind> {
     })
 }
 
-/// Runs the cell with the number `nth`. What it finds wrong counts only if the machine did not stall meanwhile, or not again:
-/// limits are no measure of engines that get no time to answer.
+/// Runs the cell with the number `nth`. What it finds wrong counts only if the machine did not
+/// stall meanwhile, or not again: limits are no measure of engines that get no time to answer.
 pub async fn run(model: &Model, journal: &Journal, stalls: &Stalls, (nth, cell): (usize, Cell)) -> Outcome {
     let mut round = 0;
     loop {
@@ -234,7 +236,8 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
             (Leg::Decode, entry) => entry.decodes_failed,
         };
         let struck = !killed.is_empty() || failed(cell.leg) > 0 || rig.read(cell.leg, count, &request.id) > 0;
-        // Nothing went wrong; should the client have noticed anything, the cell is wrong all the same.
+        // Nothing went wrong; should the client have noticed anything, the cell is wrong all the
+        // same.
         if !struck && seen == Seen::Whole {
             continue;
         }
@@ -247,7 +250,8 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
             let nobody = matches!(cell.ill, Ill::Refused | Ill::ResetAtAccept | Ill::KilledUnread);
             let unread = leg == cell.leg && nobody;
             let refusing = leg == cell.leg && cell.ill == Ill::Killed && cell.who == Who::All;
-            // Of a killed pair the first has read the request; in a stream that leg had not failed before.
+            // Of a killed pair the first has read the request; in a stream that leg had not failed
+            // before.
             let had = u32::from(refusing && !cell.begun());
             if unread || refusing { failed(leg) - had.min(failed(leg)) } else { 0 }
         };

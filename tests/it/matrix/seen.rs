@@ -1,11 +1,11 @@
-//! What a client saw, and whether it was the truth.
+//! The client's view of an answer, compared with the truth.
 
 use serde_json::{Value, json};
 
 use super::plan::{Api, Cell};
 use crate::common::client::{Raw, data_of_events};
 
-/// What a client saw.
+/// The client's view of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// The whole answer, with the right words.
@@ -40,7 +40,7 @@ impl Seen {
         }
     }
 
-    /// What `answer` is, where the right words are `words` and an engine's refusal is `refusal`.
+    /// Classifies `answer`, where the right words are `words` and an engine's refusal is `refusal`.
     pub fn of(cell: &Cell, answer: &Raw, words: &str, refusal: &str) -> Seen {
         look(cell, answer, words, refusal).unwrap_or_else(Seen::Lie)
     }

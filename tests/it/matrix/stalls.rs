@@ -1,4 +1,4 @@
-//! When a thread got no processor for a while.
+//! Times at which a thread got no processor for a while.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use crate::common::time::pace;
 
 /// Between two looks at the clock.
 const LOOK: Duration = Duration::from_millis(10);
-/// A look that is later than this is a stall: an exchange has some ten turns, and the shortest limit is a second.
+/// A look that is later than this is a stall: an exchange has some ten turns, and the shortest
+/// limit is a second.
 const LATE: Duration = Duration::from_millis(60);
 
 /// Stalls of one thread, by their ends.
@@ -28,7 +29,7 @@ impl Stalls {
         }
     }
 
-    /// Whether there was one since then.
+    /// True if there was one since then.
     pub fn since(&self, then: Instant) -> bool {
         self.0.borrow().last().is_some_and(|end| *end >= then)
     }

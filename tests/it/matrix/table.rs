@@ -54,8 +54,8 @@ fn stage(cell: &Cell) -> &'static str {
     }
 }
 
-/// One row for each fault and leg. A cell is what the client saw, the prefills and decodes it took, and what was left to
-/// its lease; where APIs differ, each has its own.
+/// One row for each fault and leg. A cell is what the client saw, the prefills and decodes it took,
+/// and what was left to its lease; where APIs differ, each has its own.
 pub fn condensed(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "| Leg | Fault | stream, one of two | stream, all | stream, one, continued | stream, all, continued | whole, one of two | whole, all |\n\

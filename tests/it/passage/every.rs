@@ -1,4 +1,4 @@
-//! What operators order of every engine.
+//! Orders of operators to every engine.
 
 use pd_proxy::config::Secret;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! What must not reach a decoder: requests that it can't answer alone, and ids that name others.
+//! Requests that must not reach a decoder: those that it can't answer alone, and ids that name
+//! others.
 
 use pd_proxy::config::DialectName;
 

@@ -43,7 +43,7 @@ async fn a_request_names_one_host_or_is_refused() {
     front.end().await;
 }
 
-/// What engines have no business to say to clients, a line each.
+/// Headers of engines that clients must not see, a line each.
 const FORGED: [&str; 16] = [
     "Set-Cookie: a=b",
     "Refresh: 0; url=http://evil",

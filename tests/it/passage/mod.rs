@@ -1,4 +1,4 @@
-//! What is passed on to engines: which routes, to which of them, how often; and what of an engine's
+//! Passed-through requests: their routes, their engines, their retries; and the part of an engine's
 //! answer a client gets.
 
 mod every;
@@ -21,7 +21,7 @@ async fn hanging_up() -> RawEngine {
     RawEngine::start(|_| Vec::new()).await
 }
 
-/// What it was asked on this path.
+/// The requests that it received on this path.
 fn asked_at(engine: &RawEngine, path: &str) -> Vec<Asked> {
     engine.seen().into_iter().filter(|asked| asked.path() == path).collect()
 }

@@ -1,4 +1,5 @@
-//! The gateway listens to its prefillers' events: what they hold of a prompt is known before it is routed.
+//! The gateway listens to its prefillers' events: what they hold of a prompt is known before it is
+//! routed.
 
 use std::net::SocketAddr;
 
@@ -148,7 +149,8 @@ async fn prefillers_blocks_are_known_and_departed_ones_hold_none() {
     let mut setup = Setup::new(2, 2, true).await;
     let blocks = blocks();
     assert_eq!(blocks.len(), 8);
-    // What is published just when somebody begins to listen gets lost, and is only missed with the next batch.
+    // What is published just when somebody begins to listen gets lost, and is only missed with the
+    // next batch.
     setup.is_heard(0).await;
     setup.is_heard(1).await;
     setup.publishers[0].publish(stores(&blocks[..4])).await;
@@ -193,7 +195,8 @@ async fn a_prefiller_that_restarts_or_joins_begins_anew() {
     restarted.publish(stores(&blocks[..1])).await;
     setup.publishers.insert(0, restarted);
     setup.holds(0, 1.0).await;
-    // By the replay, which is another's, or since there was none at first: either way what was known is forgotten.
+    // By the replay, which is another's, or since there was none at first: either way what was
+    // known is forgotten.
     setup.becomes(0, ("pd_proxy_events_total", "what=\"emptied\""), 1.0).await;
     setup.logged(&["held_tokens=16 "]).await;
     setup.change("add", 1).await;

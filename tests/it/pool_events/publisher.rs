@@ -1,4 +1,5 @@
-//! An engine's publisher: a PUB and a ROUTER socket of another implementation of ZMTP, and a buffer for replays.
+//! An engine's publisher: a PUB and a ROUTER socket of another implementation of ZMTP, and a buffer
+//! for replays.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +13,8 @@ use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage
 use crate::common::place;
 use crate::common::time::eventually;
 
-/// One event that stores these blocks in HBM, as a batch of an old release: `[1.5, [["BlockStored", …, 16]], 0]`.
+/// One event that stores these blocks in HBM, as a batch of an old release: `[1.5, [["BlockStored",
+/// …, 16]], 0]`.
 pub fn stores(hashes: &[u64]) -> Vec<u8> {
     let mut event = vec![0x95, 0xab];
     event.extend(b"BlockStored");
@@ -55,7 +57,7 @@ fn list(hashes: &[u64]) -> Vec<u8> {
     out
 }
 
-/// Where an engine publishes and replays.
+/// Addresses at which an engine publishes and replays.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
     pub events: SocketAddr,
@@ -96,7 +98,7 @@ impl Ports {
 }
 
 impl Publisher {
-    /// Listens there. A port that was just left may take a while.
+    /// Listens there; a port that was just left may take a while.
     pub async fn start(ports: Ports, topics: bool) -> Self {
         let mut it = Self::start_half(ports, topics).await;
         it.open_replay(ports).await;
@@ -125,15 +127,16 @@ impl Publisher {
         Self { socket, buffer: Arc::default(), keep: usize::MAX, next: 0, replays: JoinSet::new() }
     }
 
-    /// Ends as a process does: nobody is accepted any more, and nobody is left connected. Merely dropped, a socket may still take
-    /// whoever comes at that moment, and never say anything to them.
+    /// Ends as a process does: nobody is accepted any more, and nobody is left connected. Merely
+    /// dropped, a socket may still take whoever comes at that moment, and never say anything to
+    /// them.
     pub async fn stop(mut self) {
         self.replays.shutdown().await;
         let errors = self.socket.close().await;
         assert!(errors.is_empty(), "{errors:?}");
     }
 
-    /// How many batches a replay can bring.
+    /// Number of batches that a replay can bring.
     pub fn keep(&mut self, batches: usize) {
         self.keep = batches;
     }
@@ -144,7 +147,7 @@ impl Publisher {
         self.send(sequence, payload).await;
     }
 
-    /// Keeps for replays a batch that gets lost on its way. Its number.
+    /// Keeps for replays a batch that gets lost on its way. Returns its number.
     pub fn miss(&mut self, payload: Vec<u8>) -> u64 {
         let mut buffer = self.buffer.lock().unwrap();
         buffer.batches.push_back((self.next, payload));

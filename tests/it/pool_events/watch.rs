@@ -53,7 +53,8 @@ impl Listening {
         eventually(what, async || if holds(self) { Ok(()) } else { state() }).await;
     }
 
-    /// Publishes batches that say nothing until this holds: a subscription takes its time to be known.
+    /// Publishes batches that say nothing until this holds: a subscription takes its time to be
+    /// known.
     async fn while_it_speaks(&self, engine: &mut Publisher, what: &str, holds: impl Fn(&Self) -> bool) {
         let mut looks = 0;
         eventually(what, async || {

@@ -1,7 +1,9 @@
-//! Every kind of pool through every fault that can befall it, asked through the gate that a configuration makes: nobody
-//! waits beyond the deadline, no fault is taken for an answer, and when it is over there are answers again.
+//! Every kind of pool through every fault that can befall it, asked through the gate that a
+//! configuration makes: nobody waits beyond the deadline, no fault is taken for an answer, and when
+//! it is over there are answers again.
 //!
-//! Sockets are real and time is not: a millisecond passes when whoever has something to do has had the time for it.
+//! Sockets are real and time is not: a millisecond passes when whoever has something to do has had
+//! the time for it.
 
 mod proxy;
 mod stage;
@@ -21,16 +23,18 @@ use stage::{HIT_TOKENS, Stage};
 
 const DEADLINE: Duration = Duration::from_millis(20);
 const MS: Duration = Duration::from_millis(1);
-/// How long a fault lasts, with a question every few milliseconds: some exchanges come to their end in it.
+/// Time that a fault lasts, with a question every few milliseconds: some exchanges come to their
+/// end in it.
 const LASTS: Duration = Duration::from_millis(1500);
-/// The longest that coming back may take: some checks of EMS, or a pause between attempts to connect.
+/// The longest that coming back may take: some checks of EMS, or a pause between attempts to
+/// connect.
 const RECOVERY: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nobody listens, and connections are reset.
     Refused,
-    /// Whatever is sent, nothing comes back; then it does again.
+    /// Nothing comes back, until it does again.
     BlackHole,
     /// Answers come, too late.
     Slow,
@@ -55,10 +59,10 @@ impl Fault {
     }
 }
 
-/// What can befall every kind of pool.
+/// Faults of every kind of pool.
 const COMMON: [Fault; 6] =
     [Fault::Refused, Fault::BlackHole, Fault::Slow, Fault::Half, Fault::Garbage, Fault::Restart];
-/// What can befall some, besides.
+/// Further faults, of some kinds.
 const MATRIX: [(PoolKind, &[Fault]); 7] = [
     (PoolKind::Mooncake, &[Fault::WrongSequence, Fault::LeaderVanishes, Fault::LeaderChanges]),
     (PoolKind::MooncakeHttp, &[Fault::LeaderVanishes]),
@@ -124,7 +128,7 @@ async fn end(stage: &Stage, fault: Fault) {
     }
 }
 
-/// What may be told while a fault lasts, and what must be.
+/// The reports that a fault may cause while it lasts, and those that it must.
 fn check(kind: PoolKind, fault: Fault, seen: &BTreeSet<&str>) {
     // Late answers serve who asks next.
     let may_be_known = fault.leaves_another() || matches!(fault, Fault::Restart | Fault::Slow);
@@ -192,7 +196,8 @@ async fn lmcache_coordinator() {
     all_faults_of(PoolKind::LmcacheCoordinator).await;
 }
 
-/// Files are looked at by threads, for which no clock stands still; what hangs is tested beside the client.
+/// Files are looked at by threads, for which no clock stands still; what hangs is tested beside the
+/// client.
 #[tokio::test]
 async fn a_share_that_goes_away_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();

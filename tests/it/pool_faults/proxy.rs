@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 use crate::common::place;
 use crate::common::time::{eventually, pass};
 
-/// What becomes of the service's answers.
+/// The fate of the service's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// They arrive.
+    /// The answers arrive.
     Whole,
-    /// They don't.
+    /// No answer arrives.
     Hole,
     /// They arrive this late.
     Slow(Duration),

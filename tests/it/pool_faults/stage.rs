@@ -19,7 +19,7 @@ use super::proxy::Proxy;
 use crate::pool_lmcache::Fake;
 use crate::pool_memcache::keys;
 
-/// What every pool here has of the prompt: three of its four blocks.
+/// The part of the prompt that every pool here has: three of its four blocks.
 pub const HIT_TOKENS: u32 = 48;
 const BLOCK_TOKENS: u32 = 16;
 /// Four blocks, and a token whose block nobody has.

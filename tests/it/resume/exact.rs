@@ -9,13 +9,15 @@ use super::{CHAT, COMPLETIONS, assert_same, bodies, events, metric, normal, requ
 use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage};
 
-/// Hits each decoder's next request by a client, not those that continue one: these have a list as prompt.
+/// Hits each decoder's next request by a client, not those that continue one: these have a list as
+/// prompt.
 fn first_legs(what: FaultKind) -> Fault {
     let contains = Some("x-mark".to_owned());
     Fault { on: Match { contains, ..Match::default() }, times: 1, what }
 }
 
-/// Members that mark the client's own request; what is dropped from a continuation marks nothing there.
+/// Members that mark the client's own request; what is dropped from a continuation marks nothing
+/// there.
 fn marked(more: &Value) -> Value {
     let mut more = more.clone();
     more["metadata"] = json!({"x-mark": "1"});
@@ -61,7 +63,8 @@ async fn broken(script: Script, (path, tokens): (&str, usize), more: Value) -> S
     whole
 }
 
-/// The engine decides, long before there are as many tokens as there may be: never before `min_tokens` of the whole answer.
+/// The engine decides, long before there are as many tokens as there may be: never before
+/// `min_tokens` of the whole answer.
 #[tokio::test]
 async fn answers_that_end_by_themselves() {
     let usage = json!({"include_usage": true});

@@ -36,8 +36,8 @@ pub fn request(path: &str, tokens: usize, more: &Value) -> Vec<u8> {
     client::post_with(path, &[("x-request-id", "one")], body.to_string().as_bytes())
 }
 
-/// The text of a stream with what differs between any two answers made equal: the time, and what the decoder says of
-/// blocks that were new to its cache.
+/// The text of a stream with what differs between any two answers made equal: the time, and what
+/// the decoder says of blocks that were new to its cache.
 pub fn normal(answer: &Raw) -> String {
     let mut text = answer.text();
     for key in ["\"created\":", ",\"created_cache_tokens\":"] {
@@ -54,7 +54,8 @@ pub fn normal(answer: &Raw) -> String {
     text
 }
 
-/// Two streams are the same; says where they part. A usage event that the gateway writes itself has no fingerprint.
+/// Two streams are the same; says where they part. A usage event that the gateway writes itself has
+/// no fingerprint.
 #[track_caller]
 pub fn assert_same(got: &str, want: &str, when: &str) {
     let own = want
@@ -82,7 +83,7 @@ pub fn metric(text: &str, name: &str, labels: &[&str]) -> u64 {
     text.lines().filter(fits).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// What the engines of one side were sent.
+/// The requests that engines of one side received.
 pub fn bodies(stage: &Stage, engines: &[Engine]) -> Vec<Value> {
     stage.seen(engines).iter().map(|seen| serde_json::from_slice(&seen.body).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! What can't be continued exactly ends with an honest error event.
+//! A stream that can't be continued exactly ends with an honest error event.
 
 use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};

@@ -7,7 +7,8 @@ use super::{CHAT, COMPLETIONS, request, resuming};
 use crate::common::client;
 use crate::common::stage::Stage;
 
-/// The first events of a chat whose tokens say `said`, of which `shown` has come out; then it breaks off.
+/// The first events of a chat whose tokens say `said`, of which `shown` has come out; then it
+/// breaks off.
 async fn begun(stage: &Stage, said: &str, shown: &str) -> FaultKind {
     let ask = json!({"model": "sim", "prompt": said, "add_special_tokens": false});
     let ids = stage.post("/tokenize", &ask.to_string()).await.json()["tokens"].clone();
@@ -23,7 +24,7 @@ async fn begun(stage: &Stage, said: &str, shown: &str) -> FaultKind {
     FaultKind::Events((role + &event(json!({"content": shown}), ids, Value::Null)).into())
 }
 
-/// What a client reads of it, and how many decoders went on with it.
+/// The text that a client reads, and the number of decoders that went on with it.
 async fn read(said: &str, shown: &str) -> (String, usize) {
     let stage = Stage::set(resuming()).await;
     stage.decoders_fail(&Fault::once(begun(&stage, said, shown).await).on_path(CHAT));

@@ -53,7 +53,8 @@ async fn predicted_hits_equal_reported_ones() {
     stage.end().await;
 }
 
-/// The share of prompts that engines had cached, when nothing but the place decides: one request at a time.
+/// The share of prompts that engines had cached, when nothing but the place decides: one request at
+/// a time.
 async fn share(policy: Policy, tokens: Tokens) -> f64 {
     let mut script = script(3, 4_000.0);
     (script.config.route.policy, script.config.prompt.tokens) = (policy, tokens);
@@ -95,7 +96,7 @@ async fn with_pool(seed: &str, fresh_ms: u64) -> Script {
     script
 }
 
-/// Whether the pool's word steers.
+/// True if the pool's answer steers the choice.
 async fn steers(stage: &Stage) -> bool {
     let dry = stage.post("/debug/route", &chat(99, 1, 64).to_string()).await;
     dry.json()["beliefs"]["named"].as_bool().unwrap()

@@ -1,4 +1,5 @@
-//! Where requests go, and why: what is predicted against what engines report, the waiting in the gateway, explanations.
+//! Placement of requests: predictions against reports of engines, the waiting in the gateway,
+//! explanations.
 
 mod explain;
 mod hits;

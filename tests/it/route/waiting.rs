@@ -178,7 +178,8 @@ async fn several_gateways_see_each_others_load() {
     let stage = Stage::set(script).await;
     // Something of its own, from which it knows how long requests are.
     ask(stage.gateway, &chat(1, 1, 400)).await;
-    // And answers that take long: their prefillers hold the hand-offs until they are whole, but have nothing to do.
+    // And answers that take long: their prefillers hold the hand-offs until they are whole, but
+    // have nothing to do.
     let mut answers = Vec::new();
     for n in 2..6 {
         let mut body = chat(n, 1, 100);

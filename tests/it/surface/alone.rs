@@ -1,4 +1,4 @@
-//! What is counted and logged of requests that one engine answers alone, however they end.
+//! Metrics and log lines of requests that one engine answers alone, however they end.
 
 use std::net::SocketAddr;
 
@@ -44,7 +44,7 @@ impl Alone {
         post(TOKENIZE, &body.to_string())
     }
 
-    /// What is logged of the next request that is over.
+    /// The log line of the next request that is over.
     fn line(&mut self) -> Value {
         let line = self.process.wait_for(r#""message":"request""#);
         serde_json::from_str(&line).unwrap()

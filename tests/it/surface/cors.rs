@@ -1,4 +1,5 @@
-//! Pages of other origins: what a browser asks before it lets them ask, and whether it lets them read the answer.
+//! Pages of other origins: what a browser asks before it lets them ask, and whether it lets them
+//! read the answer.
 
 use pd_proxy::auth::Digest;
 
@@ -14,7 +15,8 @@ async fn stage(origins: &[&str]) -> Stage {
     Stage::set(script).await
 }
 
-/// What a browser asks first (Fetch Standard, "CORS-preflight fetch"): without the key that the page would send.
+/// The first request of a browser (Fetch Standard, "CORS-preflight fetch"): without the key that
+/// the page would send.
 async fn preflight(stage: &Stage, origin: &str, path: &str) -> Raw {
     let head = format!(
         "OPTIONS {path} HTTP/1.1\r\nhost: gateway\r\norigin: {origin}\r\naccess-control-request-method: POST\r\n\

@@ -1,4 +1,4 @@
-//! What supervisors and load balancers ask: whether it lives, what it can serve, what is inside.
+//! Questions of supervisors and load balancers: liveness, readiness, members.
 
 use std::collections::BTreeSet;
 

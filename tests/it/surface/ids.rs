@@ -24,7 +24,8 @@ fn ids(stage: &Stage) -> Vec<String> {
     ids
 }
 
-/// Up to 0.13 vLLM refuses a second request of the same id, or takes its blocks for those of the first, which a prefiller may keep.
+/// Up to 0.13 vLLM refuses a second request of the same id, or takes its blocks for those of the
+/// first, which a prefiller may keep.
 #[tokio::test]
 async fn engines_know_no_two_requests_by_the_same_id() {
     let stage = Stage::set(Script { engine: slow(), ..Script::default() }).await;

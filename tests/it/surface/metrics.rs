@@ -116,7 +116,8 @@ async fn metrics_count_what_happened() {
     let (_process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
     let tokens = one_of_each(gateway, &prefill).await;
 
-    // A request is accounted for when its last byte is out, which the client may see a moment earlier.
+    // A request is accounted for when its last byte is out, which the client may see a moment
+    // earlier.
     let ended = r#"pd_proxy_requests_total{route="chat_completions",code="200",reason="ok"}"#;
     let scrape = async || client::send(gateway, &get("/metrics")).await;
     eventually("4 chats are counted", async || samples(&scrape().await.text()).get(ended) == Some(&4.0))

@@ -1,4 +1,5 @@
-//! Every route beside the two legs' own contract: what operators and their tools ask, what clients rarely ask.
+//! Every route beside the two legs' own contract: what operators and their tools ask, what clients
+//! rarely ask.
 
 mod alone;
 mod cors;

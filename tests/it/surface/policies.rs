@@ -1,4 +1,4 @@
-//! Which prefiller is chosen, and what the choice and the connector mean for the legs.
+//! The choice of a prefiller, and the effect of choice and connector on the legs.
 
 use std::sync::Arc;
 

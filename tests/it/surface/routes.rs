@@ -1,4 +1,4 @@
-//! What goes to which engine, and with which headers.
+//! Requests to each engine, with their headers.
 
 use pd_proxy::config::Secret;
 use pd_proxy::sim::{Fault, FaultKind, ObservedRequest};
@@ -28,7 +28,8 @@ async fn single_engine_routes_ask_one_prefiller() {
         assert_eq!((ours.status, ours.text()), (theirs.status, theirs.text()), "{line}");
         assert_eq!(ours.header("content-type"), theirs.header("content-type"), "{line}");
         assert!(ours.header("x-request-id").is_some(), "{line}");
-        // What one lacks another one may have: its 404 is the last word when a second says the same.
+        // What one lacks another one may have: its 404 is the last word when a second says the
+        // same.
         let asked = if theirs.status == 404 { 2 } else { 1 };
         assert_eq!(stage.prefillers.iter().map(count).sum::<usize>(), asked, "{line}");
         assert_eq!(stage.decoders.iter().map(count).sum::<usize>(), 0, "{line}");
@@ -114,7 +115,8 @@ async fn every_generating_route_takes_both_legs() {
     stage.end().await;
 }
 
-/// Routes that the simulated engines do not have: their 404 is the client's, and the prefill leg is shaped as it must be.
+/// Routes that the simulated engines do not have: their 404 is the client's, and the prefill leg is
+/// shaped as it must be.
 #[tokio::test]
 async fn generating_routes_that_an_engine_lacks() {
     let stage = Stage::new().await;
@@ -254,7 +256,8 @@ async fn several_prompts_go_to_a_decoder_alone() {
     stage.end().await;
 }
 
-/// vLLM's server (Starlette) redirects with 307, so that its clients are served: OpenAI's and `requests` follow.
+/// vLLM's server (Starlette) redirects with 307, so that its clients are served: OpenAI's and
+/// `requests` follow.
 #[tokio::test]
 async fn a_slash_too_many_is_redirected() {
     let stage = Stage::new().await;
@@ -270,7 +273,8 @@ async fn a_slash_too_many_is_redirected() {
     stage.end().await;
 }
 
-/// Python's `json.loads` takes bytes with a mark before them, so engines do: files of Windows' editors and shells begin so.
+/// Python's `json.loads` takes bytes with a mark before them, so engines do: files of Windows'
+/// editors and shells begin so.
 #[tokio::test]
 async fn a_body_may_begin_with_a_byte_order_mark() {
     let stage = Stage::new().await;
@@ -286,7 +290,8 @@ async fn a_body_may_begin_with_a_byte_order_mark() {
     stage.end().await;
 }
 
-/// vLLM cuts such a prompt to the model's length less `max_tokens`: with 1 the prefiller would keep KV of another prompt.
+/// vLLM cuts such a prompt to the model's length less `max_tokens`: with 1 the prefiller would keep
+/// KV of another prompt.
 #[tokio::test]
 async fn prompts_that_are_cut_to_fit_are_prefilled_where_they_are_decoded() {
     let stage = Stage::new().await;

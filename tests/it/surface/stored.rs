@@ -81,7 +81,8 @@ fn paths(stage: &Stage) -> Vec<String> {
     seen.map(|one| one.path.clone()).filter(|path| path != "/health").collect()
 }
 
-/// The same of one that a request goes on from: any other decoder would say that there is no such response.
+/// The same of one that a request goes on from: any other decoder would say that there is no such
+/// response.
 #[tokio::test]
 async fn continued_response_goes_to_its_decoder() {
     let stage = keeping().await;

@@ -1,4 +1,4 @@
-//! What the log says of answers that failed by their engine's own word, whatever API's word it is.
+//! Log lines of answers that failed by their engine's own report, in each API.
 
 use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};

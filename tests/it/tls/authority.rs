@@ -1,4 +1,5 @@
-//! Certificates for an hour of testing: an authority, and what it signs; and both ends of TLS made of them.
+//! Certificates for an hour of testing: an authority, and what it signs; and both ends of TLS made
+//! of them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Who signs.
+/// The authority that signs.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, PEM.

@@ -1,4 +1,5 @@
-//! Bodies that never come, or come too slowly, over TLS: they take no place of those that are served.
+//! Bodies that never come, or come too slowly, over TLS: they take no place of those that are
+//! served.
 
 use tokio::io::AsyncWriteExt;
 

@@ -106,7 +106,8 @@ async fn engines_may_want_a_certificate_of_us_and_have_another_name() {
     assert!(status(without).await >= 500, "we show nothing");
 }
 
-/// A system without authorities and no file of them: such a fleet does not start, and can't be changed into one.
+/// A system without authorities and no file of them: such a fleet does not start, and can't be
+/// changed into one.
 #[tokio::test]
 async fn engine_without_authorities_is_refused_however_added() {
     const WORDS: &str = "engine.tls_ca is not set";

@@ -40,7 +40,8 @@ async fn ask(client: &TlsConnector, to: SocketAddr) -> std::io::Result<Raw> {
     Ok(client::read(&mut stream).await)
 }
 
-/// Whether the gateway serves this client; with TLS 1.3 a refusal comes after the client's side of the handshake.
+/// True if the gateway serves this client; with TLS 1.3 a refusal comes after the client's side of
+/// the handshake.
 async fn served(client: &TlsConnector, to: SocketAddr) -> bool {
     ask(client, to).await.is_ok_and(|raw| raw.status == 200 && raw.done())
 }

@@ -1,4 +1,5 @@
-//! TLS on either side, over real sockets, with certificates made on the spot; and the listener of operators.
+//! TLS on either side, over real sockets, with certificates made on the spot; and the listener of
+//! operators.
 
 mod admin;
 mod authority;

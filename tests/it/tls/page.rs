@@ -72,7 +72,7 @@ async fn comes_with_its_policy(at: std::net::SocketAddr, path: &str, kind: &str)
     assert_eq!(client::send(at, &client::post(path, "{}")).await.status, 405, "{path}");
 }
 
-/// Where clients are told that there is a key, they are not shown where to try some.
+/// A page that tells clients of a key does not show where to try one.
 #[tokio::test]
 async fn status_page_for_clients_is_off_with_keys() {
     let (_engines, config) = pair().await;
@@ -172,7 +172,8 @@ async fn the_json_takes_the_admin_key_and_the_page_does_not() {
     }
 }
 
-/// All paths of a value. Of a list the first element counts; `holes` are those where there is none, or null.
+/// All paths of a value. Of a list the first element counts; `holes` are those where there is none,
+/// or null.
 fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>, holes: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => {

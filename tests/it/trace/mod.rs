@@ -41,7 +41,8 @@ async fn ask(stage: &Stage, body: &Value, flags: Option<&str>) -> Raw {
     stage.send(&post_with(CHAT, &headers, body.to_string().as_bytes())).await
 }
 
-/// The span of the request, and its parts by their beginning, after checking that they are its parts.
+/// The span of the request, and its parts by their beginning, after checking that they are its
+/// parts.
 fn tree(spans: &[Seen]) -> (Seen, Vec<Seen>) {
     let (roots, parts): (Vec<Seen>, Vec<Seen>) = spans.iter().cloned().partition(|span| span.kind == 2);
     let [root] = &roots[..] else { panic!("one root: {roots:#?}") };

@@ -1,6 +1,8 @@
-//! Where the rows come from: `tests/vectors`, and the folder that `PD_PROXY_VECTORS` names, if it is set.
+//! Sources of the rows: `tests/vectors`, and the folder that `PD_PROXY_VECTORS` names, if it is
+//! set.
 //!
-//! Nothing in that folder is passed over because of its name: a file or a row that no test takes is an error.
+//! Nothing in that folder is passed over because of its name: a file or a row that no test takes is
+//! an error.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -24,7 +26,7 @@ static OUTSIDE: LazyLock<Result<Vec<Row>, String>> = LazyLock::new(|| match std:
 });
 
 thread_local! {
-    /// What the tests of this thread see instead of all that.
+    /// The rows that tests of this thread see instead.
     static STAND_IN: RefCell<Option<Vec<Row>>> = const { RefCell::new(None) };
 }
 
@@ -117,7 +119,7 @@ fn lines_of(text: &str) -> Result<Vec<Value>, String> {
     lines.map(|line| serde_json::from_str(line).map_err(|e| e.to_string())).collect()
 }
 
-/// What every row has, and a scheme that some test looks at.
+/// Members of every row, and a scheme that some test looks at.
 fn row(value: Value) -> Result<Row, String> {
     let scheme = value["scheme"].as_str().ok_or("it has no scheme")?;
     let checked = SCHEMES.iter().any(|(known, _, tests)| *known == scheme && !tests.is_empty());

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Which value of a member is changed.
+/// The value of a member that is changed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum At {
     First,

@@ -327,7 +327,8 @@ pub(super) fn lmcache_engine(row: &Row, version: &str) -> EngineProfile {
     }
 }
 
-/// The first two of each `[start, end, key]` of every worker: blocks without gaps from the first token on.
+/// The first two of each `[start, end, key]` of every worker: blocks without gaps from the first
+/// token on.
 fn assert_spans(row: &Row, block_tokens: usize) {
     let tokens = row.tokens().len();
     for worker in row.expect().as_array().unwrap() {

@@ -1,4 +1,5 @@
-//! Golden vectors: what the original code of engines and connectors computed, see `tests/vectors/README.md`.
+//! Golden vectors: what the original code of engines and connectors computed, see
+//! `tests/vectors/README.md`.
 
 mod corpus;
 mod falsify;
@@ -55,7 +56,7 @@ impl Row {
         numbers(&self.0["token_ids"])
     }
 
-    /// Whether it has tokens that no tokenizer makes, beyond 32 bits.
+    /// True if it has tokens that no tokenizer makes, beyond 32 bits.
     fn is_wide(&self) -> bool {
         self.wide_tokens().iter().any(|token| u32::try_from(*token).is_err())
     }

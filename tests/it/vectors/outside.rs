@@ -1,4 +1,5 @@
-//! Rows from elsewhere: read under any name, counted, checked; and a wrong one is never passed over.
+//! Rows from elsewhere: read under any name, counted, checked; and a wrong one is never passed
+//! over.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -12,7 +13,7 @@ use super::falsify::{At, falsify};
 use super::table::SCHEMES;
 use super::{Row, wide};
 
-/// What a row is made from, or called: changing it makes another row, not a false one.
+/// The inputs of a row and its name: changing one makes another row, not a false one.
 const GIVEN: [&str; 4] = ["name", "scheme", "params", "token_ids"];
 
 fn counts(rows: &[Row]) -> BTreeMap<&str, usize> {
@@ -58,7 +59,8 @@ fn failing(dir: &Path) -> Vec<&'static str> {
     failing.map(|(scheme, ..)| *scheme).collect()
 }
 
-/// The counts are printed even when the test passes: of a folder outside, they are all that is seen.
+/// The counts are printed even when the test passes: of a folder outside, they are all that is
+/// seen.
 #[test]
 fn every_row_has_a_test_that_looks_at_it() {
     let table: BTreeMap<&str, usize> = SCHEMES.iter().map(|(scheme, count, _)| (*scheme, *count)).collect();

@@ -1,4 +1,5 @@
-//! Rows by way of the configuration: what an operator says comes to the hashes and keys that engines make.
+//! Rows by way of the configuration: what an operator says comes to the hashes and keys that
+//! engines make.
 
 use pd_proxy::config::{Config, HashAlgo, HashScheme};
 use pd_proxy::kvhash::keys::{Ask, Connector, KeyBatch, Preset, PromptBlocks};

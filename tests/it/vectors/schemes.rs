@@ -75,7 +75,8 @@ pub(super) fn ems_numbers() {
     });
 }
 
-/// Its keys are all that the rows have, so hashes and keys are checked together, the partial block's too.
+/// Its keys are all that the rows have, so hashes and keys are checked together, the partial
+/// block's too.
 #[test]
 pub(super) fn the_first_ascend_store_and_its_keys() {
     each("ascend_011_mooncake_store_v1", |row| {

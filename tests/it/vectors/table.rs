@@ -1,9 +1,10 @@
-//! Which tests look at the rows of which scheme.
+//! The tests that look at the rows of each scheme.
 
 use super::{hashes, schemes};
 use crate::vectors_keys::{ascend, stores};
 
-/// A scheme, how many rows of it `tests/vectors` has, and the tests that compare what a row of it expects.
+/// A scheme, how many rows of it `tests/vectors` has, and the tests that compare what a row of it
+/// expects.
 type Entry = (&'static str, usize, &'static [fn()]);
 
 /// All schemes that there are.

@@ -1,5 +1,5 @@
-//! Rows with token ids beyond 32 bits, which Python hashes but no tokenizer makes: the chains don't take them, so they are
-//! put together here from the codecs, which do.
+//! Rows with token ids beyond 32 bits, which Python hashes but no tokenizer makes: the chains don't
+//! take them, so they are put together here from the codecs, which do.
 
 use md5::Md5;
 use pd_proxy::codec::cbor;
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Row, numbers, strings, unhex};
 
-/// How many there are in `tests/vectors`.
+/// Number of them in `tests/vectors`.
 pub(super) const ROWS: usize = 12;
 
 /// A digest of any length.

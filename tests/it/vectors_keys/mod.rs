@@ -1,4 +1,5 @@
-//! Pool keys against keys that the connectors themselves made (the golden vectors' README says how).
+//! Pool keys against keys that the connectors themselves made (the golden vectors' README says
+//! how).
 
 pub mod ascend;
 pub mod stores;
