@@ -32,11 +32,10 @@ use crate::control::kv_events;
 use crate::control::parity::ParityHandles;
 use crate::control::reload::{Reloader, Source as ConfigSource, Target};
 use crate::fleet::LiveProtocol;
-use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
+use crate::naming_config::{self, FilesError, Trouble};
 use crate::obs::events::HeldMeter;
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
-use crate::profile::{self, FilesError, Trouble};
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
@@ -53,6 +52,7 @@ use crate::relay::resume::Room;
 use crate::relay::reusable_kv::Offers;
 use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
+use crate::tokenization::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::upstream::{self, Connector, Dial, Upstream};
 use crate::util::rng;
 use crate::util::swap::Live;
@@ -314,7 +314,7 @@ fn asker(control: &reqwest::Client, edge: &Edge) -> Asker {
 
 /// The reader of prompts; `None` with `prompt.tokens = "off"`.
 fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
-    profile::refuse_early(config)?;
+    naming_config::refuse_early(config)?;
     let source = match config.prompt.tokens {
         Tokens::Off => return Ok(None),
         Tokens::Engine => {
@@ -327,7 +327,7 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
             Source::Engine(EngineTokenizer::new(asker.clone(), limits, rng::random()))
         }
         Tokens::Local => {
-            let (prompter, without) = profile::prompter(config, rng::random())?;
+            let (prompter, without) = naming_config::prompter(config, rng::random())?;
             if let Some(why) = without {
                 tracing::warn!("chats are routed by load: {why}");
             }

@@ -13,13 +13,13 @@ use crate::endpoint::Endpoint;
 use crate::kvhash::keys::KvShape;
 use crate::kvhash::keys::ranks::RankRule;
 use crate::kvhash::lmcache::CHUNK_TOKENS;
+use crate::naming_config::lmcache_chunk_tokens;
 use crate::pool::ems::{Ems, EmsSettings};
 use crate::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
 use crate::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheHttpConfig, RankHosts};
 use crate::pool::mooncake::{self, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig};
 use crate::pool::ucm::{Ucm, UcmConfig};
 use crate::pool::{Gate, GateLimits, Keyed, KvPool};
-use crate::profile::lmcache_chunk_tokens;
 
 /// Factor of the deadline for which an exchange goes on: its late answer serves the next equal
 /// lookup.

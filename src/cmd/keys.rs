@@ -18,13 +18,14 @@ use crate::codec::json::{JsonError, Object, ScanLimits};
 use crate::config::{Config, Loaded, Origin, Tokens};
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::intake::{
-    Asker, EngineLimits, EngineTokenizer, Naming, Prompts, Source, Trust, Verdict, compare, exchange, facts,
-};
 use crate::kvhash::BlockHash;
-use crate::profile::{self, FilesError, Published, Trouble};
+use crate::naming_config::{self, FilesError, Published, Trouble};
 use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
 use crate::tls::{ClientError, EngineTls};
+use crate::tokenization::{
+    Asker, BlockNaming, EngineLimits, EngineTokenizer, Prompts, Source, Trust, Verdict, compare, exchange,
+    facts,
+};
 
 /// Longest text that is read from a file, bytes: a body of the default limit.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -106,7 +107,7 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
         _ => config.prefill_endpoints(),
     };
     let (published, away) = published(&asker, &engines).await;
-    let naming = profile::naming(config, &published)
+    let naming = naming_config::naming(config, &published)
         .map_err(|trouble| KeysError::Names { trouble: Box::new(trouble), away })?;
     let prompts = prompts(config, asker.clone())?;
     if published.iter().any(|p| p.facts.encodes_chats_itself()) {
@@ -180,7 +181,7 @@ impl fmt::Display for Report {
 }
 
 fn listing(
-    naming: &Naming,
+    naming: &BlockNaming,
     prompt: &Prompt,
     hashes: &[BlockHash],
     salt: &str,
@@ -234,7 +235,7 @@ fn prompts(config: &Config, asker: Asker) -> Result<Prompts, KeysError> {
             let limits = EngineLimits { budget: asker.time, ..EngineLimits::default() };
             Source::Engine(EngineTokenizer::new(asker, limits, 0))
         }
-        _ if local => Source::Local(Arc::new(profile::prompter(config, 0)?.0)),
+        _ if local => Source::Local(Arc::new(naming_config::prompter(config, 0)?.0)),
         _ => Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))),
     };
     Ok(Prompts::new(source, config.prompt.utc_offset_s()))

@@ -64,7 +64,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     say(&report::render(&loaded)).map_err(named)?;
-    crate::profile::refuse_early(&loaded.config).map_err(named)?;
+    crate::naming_config::refuse_early(&loaded.config).map_err(named)?;
     app::load_tls(&loaded.config).map_err(named)?;
     limits::check_keys(&loaded.config.auth).map_err(named)?;
     say(&check::experimental(&loaded.config).to_string()).map_err(named)?;

@@ -1,6 +1,6 @@
 //! Facts about the model and its engines from which a prompt's blocks are named: `[prompt]`,
 //! `[hash]` and `[key]`. Keys that are left out are asked from the engines; a contradiction is an
-//! error (`profile`).
+//! error (`naming_config`).
 
 use super::bounds::{block_tokens, ms, parallel, within};
 use super::table::{Rule, section};

@@ -13,7 +13,7 @@ use crate::dialect::signs::{DetectedDialect, SERVER_INFO_PATH, Signs, sglang_por
 use crate::dialect::{facts, mooncake};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, LiveProtocol, Role};
-use crate::intake::exchange::{authorized, exchange, url};
+use crate::tokenization::exchange::{authorized, exchange, url};
 
 /// Pause between two rounds of questions, while no prefiller has answered.
 const ROUND_PAUSE: Duration = Duration::from_secs(2);

@@ -16,8 +16,8 @@ use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
 use crate::fleet::{Fleet, Instance, Role, RoleOutlook, Sign};
-use crate::intake::exchange::{authorized, exchange, url};
-use crate::intake::facts;
+use crate::tokenization::exchange::{authorized, exchange, url};
+use crate::tokenization::facts;
 use crate::util::rng;
 
 /// Pause between looks at which probes are due.

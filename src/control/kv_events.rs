@@ -13,12 +13,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::config::Events;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
-use crate::intake::Prompts;
 use crate::obs::events::{RankMeter, RankState};
 use crate::pool::events::index::{BlockIndex, IndexLimits, MAX_HOLDERS};
 use crate::pool::events::status::{Count, State, Status};
 use crate::pool::events::watch::{SharedIndex, Source, Times, Watch};
 use crate::pool::events::zmtp::Address;
+use crate::tokenization::Prompts;
 
 /// Pause between comparisons with the fleet and updates of the metrics.
 const LOOK: Duration = Duration::from_millis(250);

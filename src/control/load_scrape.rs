@@ -12,7 +12,7 @@ use http::HeaderValue;
 
 use crate::dialect::engine_load::{self, EngineLoad};
 use crate::fleet::{ExternalLoad, Fleet, Instance, Role};
-use crate::intake::exchange::{authorized, exchange, url};
+use crate::tokenization::exchange::{authorized, exchange, url};
 use crate::util::swap::Live;
 
 /// The largest answer to `GET /metrics`.

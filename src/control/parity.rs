@@ -16,10 +16,10 @@ use http::HeaderValue;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Role};
-use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts};
+use crate::naming_config::{self, Published, Trouble};
 use crate::obs::Meters;
-use crate::profile::{self, Published, Trouble};
 use crate::prompt::Rules;
+use crate::tokenization::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts};
 use crate::util::swap::Live;
 
 /// The longest that the start waits for comparisons: several times what engines take that are not
@@ -159,7 +159,7 @@ impl ParityChecker {
             .filter(|(engine, _)| counts(engine))
             .map(|(engine, facts)| Published { engine: engine.clone(), facts: facts.clone() })
             .collect();
-        let named = profile::naming(&self.config, &published);
+        let named = naming_config::naming(&self.config, &published);
         let said = named.as_ref().err().map(ToString::to_string);
         let news = said != self.seen.naming || (said.is_none() && self.handles.prompts.naming().is_none());
         self.seen.naming = said;

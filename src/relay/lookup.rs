@@ -14,7 +14,6 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::fleet::{self, Holding, InstanceId};
-use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
@@ -27,6 +26,7 @@ use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
 use crate::relay::pool_wait::StoreWaitPolicy;
 use crate::route::Job;
+use crate::tokenization::{BlockNaming, Prompts};
 
 /// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
 const ASIDE_TOKENS: usize = 64 << 10;
@@ -82,7 +82,7 @@ pub struct PromptLookup {
 /// A prompt, as far as a pool is asked about it.
 #[derive(Clone, Debug)]
 pub struct PoolQuery {
-    naming: Arc<Naming>,
+    naming: Arc<BlockNaming>,
     tokens: Arc<[u32]>,
     hashes: Arc<[BlockHash]>,
     salt: Option<String>,
@@ -205,7 +205,7 @@ impl Finder {
 
 /// The work on one prompt before anybody is asked.
 struct Work {
-    naming: Arc<Naming>,
+    naming: Arc<BlockNaming>,
     tokens: Arc<[u32]>,
     model: Option<String>,
     salt: Option<String>,
@@ -241,7 +241,7 @@ impl Work {
 }
 
 impl KvEventView {
-    fn heard(&self, naming: &Naming, hashes: &[BlockHash]) -> Heard {
+    fn heard(&self, naming: &BlockNaming, hashes: &[BlockHash]) -> Heard {
         let began = Instant::now();
         let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
         self.meter.looked_up(best(&found.held), found.told_tokens, began.elapsed());
@@ -293,7 +293,7 @@ impl PoolQuery {
 /// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without
 /// keys.
 fn keys_with(
-    naming: &Naming,
+    naming: &BlockNaming,
     hashes: &[BlockHash],
     tokens: usize,
     salt: Option<&str>,
@@ -360,7 +360,7 @@ mod tests {
     fn a_pool_that_makes_its_own_keys_is_told_the_salt() {
         let scheme = Scheme::LmcacheServer { algo: ServerAlgo::Blake3, chunk_tokens: 4 };
         let hasher = Hasher::new(&scheme).unwrap();
-        let naming = Naming { hasher, engine_hasher: None, keys: None, version: None, models: None };
+        let naming = BlockNaming { hasher, engine_hasher: None, keys: None, version: None, models: None };
         let tokens: Arc<[u32]> = (0..8).collect();
         let hashes = naming.hashes(&tokens, None, None).unwrap().into();
         let asked = PoolQuery { naming: Arc::new(naming), tokens, hashes, salt: Some("tenant".to_owned()) };

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use crate::dialect::guard;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
-use crate::intake::exchange::{authorized, exchange};
 use crate::server::{Gateway, body, instances, printable, reply};
+use crate::tokenization::exchange::{authorized, exchange};
 
 /// Engines that are asked at once: a fleet's head node opens no thousand connections for one order.
 const AT_ONCE: usize = 64;

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::auth::Caller;
 use crate::error::{Error, Kind};
-use crate::intake::exchange::{authorized, exchange};
 use crate::server::{Gateway, auth, reply};
+use crate::tokenization::exchange::{authorized, exchange};
 
 /// The longest list that is read, bytes: some ten thousand models.
 const LIST_BYTES: usize = 4 << 20;

@@ -13,10 +13,10 @@ use crate::codec::json::{Edit, Object};
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, InstanceId, Role};
-use crate::intake::exchange::authorized;
 use crate::relay::box_in_place::boxed;
 use crate::relay::response_owners;
 use crate::server::{Gateway, printable};
+use crate::tokenization::exchange::authorized;
 
 /// Decoders that are asked, side by side: each costs a request of its own, for any id that a client
 /// makes up.

@@ -25,7 +25,6 @@ mod given_up;
 mod health;
 mod honest;
 mod inspect;
-mod intake;
 mod keys;
 mod keys_api;
 #[cfg(feature = "kubernetes")]
@@ -54,6 +53,7 @@ mod surface;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
+mod tokenization;
 mod trace;
 mod vacancy;
 mod vectors;

@@ -10,8 +10,8 @@ use crate::config::{Config, PoolKind, Tokens};
 use crate::dialect::facts::{CacheFacts, ModelFact};
 use crate::endpoint;
 use crate::fleet::Role;
-use crate::intake::Facts;
-use crate::profile::{self, Published};
+use crate::naming_config::{self, Published};
+use crate::tokenization::Facts;
 
 /// Clocks that differ by no more do no harm.
 const CLOCK_S: i64 = 5;
@@ -47,7 +47,7 @@ pub(super) fn naming(config: &Config, published: &[Published], report: &mut Repo
         return;
     }
     let used = config.pool.kind != PoolKind::Off || config.events.listen;
-    match profile::naming(config, published) {
+    match naming_config::naming(config, published) {
         Ok(naming) => {
             let tokens = naming.hasher.block_tokens();
             report.say(Grade::Good, format!("blocks can be named: {tokens} tokens each"));

@@ -11,7 +11,7 @@ use crate::codec::json::Edit;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
-use crate::intake::Asker;
+use crate::tokenization::Asker;
 
 /// Asks the decoders that answered other questions, where a decoder may be asked alone. Those that
 /// generate are not mentioned.

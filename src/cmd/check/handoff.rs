@@ -14,8 +14,8 @@ use crate::config::{Config, DialectName};
 use crate::dialect::{self, Api, Dialect, Transfer};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
-use crate::intake::Asker;
-use crate::intake::exchange::{authorized, exchange, url};
+use crate::tokenization::Asker;
+use crate::tokenization::exchange::{authorized, exchange, url};
 
 /// Engines that are asked at once for a prompt of one word.
 pub(super) const AT_ONCE: usize = 16;

@@ -5,17 +5,17 @@ use crate::config::Config;
 use crate::kvhash::keys::sample::{Difference, Judgement, judge};
 use crate::kvhash::keys::template::Field;
 use crate::kvhash::keys::{KeyConfig, Layout};
-use crate::profile::{self, Published};
+use crate::naming_config::{self, Published};
 
 /// Differences that are told; more of them say no more.
 const TOLD: usize = 4;
 
 /// Says whether the keys that were found are those that the gateway will ask for.
 pub(super) fn compare(config: &Config, published: &[Published], found: Option<&Keys>, report: &mut Report) {
-    let known = profile::key_config(config, published).and_then(|keys| {
+    let known = naming_config::key_config(config, published).and_then(|keys| {
         // Only a complete naming finds engines of another release than the preset's, or hashes of
         // other blocks.
-        profile::naming(config, published).map(|_| keys)
+        naming_config::naming(config, published).map(|_| keys)
     });
     let keys = match known {
         Ok(Some(keys)) => keys,

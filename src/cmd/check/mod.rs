@@ -29,9 +29,9 @@ use tokio::time::timeout;
 use crate::config::{Config, Loaded, PoolKind, Tokens};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
+use crate::naming_config::{self, FilesError, Published};
 use crate::pool::PoolError;
 use crate::pool::mooncake::Admin;
-use crate::profile::{self, FilesError, Published};
 use crate::prompt::{Prompter, TemplateError};
 use crate::tls::{self, ClientError};
 
@@ -101,7 +101,7 @@ pub enum CheckError {
 pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     let config = &loaded.config;
     let local = match config.prompt.tokens {
-        Tokens::Local => Some(profile::prompter(config, 0)?),
+        Tokens::Local => Some(naming_config::prompter(config, 0)?),
         Tokens::Off | Tokens::Engine => None,
     };
     let limit = Duration::from_millis(config.timeout.models_ms);

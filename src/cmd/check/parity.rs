@@ -9,8 +9,8 @@ use super::visit::{Visit, answered};
 use super::{Grade, Report};
 use crate::config::Config;
 use crate::fleet::Role;
-use crate::intake::{Asker, Parity, Prompts, Source, Verdict, compare};
 use crate::prompt::Prompter;
+use crate::tokenization::{Asker, Parity, Prompts, Source, Verdict, compare};
 
 /// The longest that comparing goes on.
 const COMPARE_TIME: Duration = Duration::from_secs(5);

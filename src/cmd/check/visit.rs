@@ -12,8 +12,8 @@ use crate::control::dialect_detect::SignClient;
 use crate::dialect::signs::Signs;
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
-use crate::intake::exchange::{Asker, authorized, causes};
-use crate::intake::{Facts, facts};
+use crate::tokenization::exchange::{Asker, authorized, causes};
+use crate::tokenization::{Facts, facts};
 
 /// Engines that are asked at once.
 const AT_ONCE: usize = 128;

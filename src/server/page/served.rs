@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
-use crate::intake::exchange::authorized;
-use crate::intake::facts;
 use crate::server::{Gateway, printable};
+use crate::tokenization::exchange::authorized;
+use crate::tokenization::facts;
 
 /// Models change seldom: an engine is asked again after this time.
 const AGAIN: Duration = Duration::from_secs(30);

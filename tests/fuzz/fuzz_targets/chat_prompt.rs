@@ -10,7 +10,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::{Api, facts};
-use pd_proxy::intake::{Question, question};
+use pd_proxy::tokenization::{TokenizeRequest, tokenize_request};
 use pd_proxy::prompt::{CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, TemplateFiles, Today};
 
 const TEMPLATES: [&str; 4] = [
@@ -64,7 +64,7 @@ fn read_facts(answer: &[u8]) {
 /// Checks that a question to an engine is an object with either `prompt` or `messages`. Tokens that
 /// are known need no question.
 fn ask(api: Api, object: &Object) {
-    if let Ok(Question::Ask(body)) = question(api, object) {
+    if let Ok(TokenizeRequest::Ask(body)) = tokenize_request(api, object) {
         let asked = Object::scan(body, ScanLimits::default()).expect("a question is an object");
         assert!(asked.contains("prompt") != asked.contains("messages"));
     }

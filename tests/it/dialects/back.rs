@@ -24,7 +24,7 @@ fn two_way(on: bool, kept_back_ms: u64) -> Script {
     script
 }
 
-/// Naming is known once the engines have been asked.
+/// BlockNaming is known once the engines have been asked.
 async fn stage(script: Script) -> Stage {
     let stage = Stage::set(script).await;
     eventually("blocks have names", async || stage.get("/readyz").await.status == 200).await;

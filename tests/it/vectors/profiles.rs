@@ -3,7 +3,7 @@
 
 use pd_proxy::config::{Config, HashAlgo, HashScheme};
 use pd_proxy::kvhash::keys::{Ask, Connector, KeyBatch, Preset, PromptBlocks};
-use pd_proxy::profile::naming;
+use pd_proxy::naming_config::naming;
 
 use super::corpus::own;
 use super::hashes::hashes;

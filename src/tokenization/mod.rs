@@ -2,19 +2,19 @@
 //! what they are, which tokens a prompt has for them, and whether ours are the same.
 
 mod answers;
-pub mod canary;
+mod block_naming;
 pub mod engine;
 pub mod exchange;
 pub mod facts;
-mod naming;
+pub mod parity;
+mod parity_cases;
 mod prompts;
-mod question;
-mod requests;
+mod tokenize_request;
 
-pub use canary::{Comparison, Difference, Parity, Verdict, compare};
+pub use block_naming::{BlockNaming, Model};
 pub use engine::{EngineLimits, EngineStats, EngineTokenizer};
 pub use exchange::{AskError, Asker};
 pub use facts::{Facts, FactsError, Gap};
-pub use naming::{Model, Naming};
+pub use parity::{Comparison, Difference, Parity, Verdict, compare};
 pub use prompts::{Prompts, Source, Trust};
-pub use question::{Question, question};
+pub use tokenize_request::{TokenizeRequest, tokenize_request};

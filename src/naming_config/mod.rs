@@ -13,10 +13,10 @@ mod tests;
 
 use crate::config::{Config, KeyStore};
 use crate::endpoint::Endpoint;
-use crate::intake::{Facts, Naming};
 use crate::kvhash;
 use crate::kvhash::keys::{Connector, KeyConfig, KeyProfile, Preset, Refusal};
 use crate::kvhash::scheme::Hasher;
+use crate::tokenization::{BlockNaming, Facts};
 
 use agree::Known;
 pub use agree::{Contradiction, ReportedValue};
@@ -94,7 +94,7 @@ impl Trouble {
 ///
 /// # Errors
 /// [`Trouble`], whose words name the keys.
-pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Trouble> {
+pub fn naming(config: &Config, published: &[Published]) -> Result<BlockNaming, Trouble> {
     let known = agree::known(config, published)?;
     let keys = keys::config(config, &known)?;
     let hasher = Hasher::new(&scheme::of(config, &known)?)?;
@@ -111,7 +111,7 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Troubl
         fits(config, &known, &hasher, keys)?;
     }
     let engine_hasher = scheme::of_engine(config, &known)?.map(|scheme| Hasher::new(&scheme)).transpose()?;
-    Ok(Naming { hasher, engine_hasher, keys, version: known.version, models: known.models })
+    Ok(BlockNaming { hasher, engine_hasher, keys, version: known.version, models: known.models })
 }
 
 /// Keys that begin with a directory, and none is known: which of the two settings it is.

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::answers::Answers;
 use super::exchange::{AskError, Asker};
-use super::question::{Question, question};
+use super::tokenize_request::{TokenizeRequest, tokenize_request};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
@@ -112,7 +112,7 @@ impl EngineTokenizer {
         body: &Object,
         quarter: u64,
     ) -> Result<Arc<[u32]>, Reason> {
-        self.answer(engine, question(api, body)?, quarter).await
+        self.answer(engine, tokenize_request(api, body)?, quarter).await
     }
 
     /// The same for a question that has been formed already: that takes CPU time in proportion to
@@ -123,12 +123,12 @@ impl EngineTokenizer {
     pub async fn answer(
         &self,
         engine: &Endpoint,
-        question: Question,
+        question: TokenizeRequest,
         quarter: u64,
     ) -> Result<Arc<[u32]>, Reason> {
         let body = match question {
-            Question::Known(ids) => return Ok(ids),
-            Question::Ask(body) => body,
+            TokenizeRequest::Known(ids) => return Ok(ids),
+            TokenizeRequest::Ask(body) => body,
         };
         let key = self.key(&body, quarter);
         let coming = match self.single_flight.start(key, |room| self.settle(key, room)) {
@@ -235,7 +235,7 @@ mod tests {
         fn sendable<T: Send>(_: &T) {}
         let tokenizer = tokenizer(1);
         let engine = Endpoint::new("localhost", 1);
-        sendable(&tokenizer.answer(&engine, Question::Known(Arc::default()), 0));
+        sendable(&tokenizer.answer(&engine, TokenizeRequest::Known(Arc::default()), 0));
         assert_eq!(tokenizer.stats(), EngineStats::default());
     }
 }

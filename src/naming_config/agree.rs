@@ -6,9 +6,9 @@ use super::{Published, Trouble, scheme};
 use crate::config::{Config, HashAlgo};
 use crate::dialect::facts::{CacheFacts, ModelFact};
 use crate::endpoint::Endpoint;
-use crate::intake::{Facts, Model};
 use crate::kvhash::VllmVersion;
 use crate::kvhash::keys::profile::model_name;
+use crate::tokenization::{Facts, Model};
 
 /// A value, and the engine that gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]

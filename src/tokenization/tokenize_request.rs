@@ -21,7 +21,7 @@ const CHAT_MEMBERS: [&str; 4] =
 
 /// Ways to get a prompt's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum TokenizeRequest {
     /// The request brings them itself.
     Known(Arc<[u32]>),
     /// The body of a `POST /tokenize`.
@@ -32,8 +32,8 @@ pub enum Question {
 ///
 /// # Errors
 /// The [`Reason`] for which the answer would not be the prompt, or might not be.
-pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
-    question_under(api, body, Rules::Of32)
+pub fn tokenize_request(api: Api, body: &Object) -> Result<TokenizeRequest, Reason> {
+    tokenize_request_under(api, body, Rules::Of32)
 }
 
 /// The same to an engine that shares no more than `rules`: what it lacks by others is said by its
@@ -41,16 +41,20 @@ pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
 ///
 /// # Errors
 /// Fails as [`question`] does.
-pub(super) fn question_under(api: Api, body: &Object, rules: Rules) -> Result<Question, Reason> {
+pub(super) fn tokenize_request_under(
+    api: Api,
+    body: &Object,
+    rules: Rules,
+) -> Result<TokenizeRequest, Reason> {
     let source = PromptSource::read(api, body)?;
     if !matches!(source, PromptSource::TokenIds(_)) && body.bytes().len() > MAX_TEXT_BYTES {
         return Err(Reason::TooLong);
     }
     match source {
-        PromptSource::TokenIds(ids) => Ok(Question::Known(ids)),
-        PromptSource::Text { .. } => completion(body).map(Question::Ask),
+        PromptSource::TokenIds(ids) => Ok(TokenizeRequest::Known(ids)),
+        PromptSource::Text { .. } => completion(body).map(TokenizeRequest::Ask),
         PromptSource::Messages(chat) if chat.needs() > rules => Err(Reason::Release),
-        PromptSource::Messages(chat) => conversation(body, &chat).map(Question::Ask),
+        PromptSource::Messages(chat) => conversation(body, &chat).map(TokenizeRequest::Ask),
     }
 }
 
@@ -155,8 +159,8 @@ mod tests {
     #[track_caller]
     fn asks(api: Api, body: &str, expect: Result<&str, Reason>) {
         let object = Object::scan(Bytes::copy_from_slice(body.as_bytes()), ScanLimits::default()).unwrap();
-        let expect = expect.map(|text| Question::Ask(Bytes::copy_from_slice(text.as_bytes())));
-        assert_eq!(question(api, &object), expect, "{body}");
+        let expect = expect.map(|text| TokenizeRequest::Ask(Bytes::copy_from_slice(text.as_bytes())));
+        assert_eq!(tokenize_request(api, &object), expect, "{body}");
     }
 
     const HI: &str = r#""messages":[{"role":"user","content":"Hi"}]"#;
@@ -184,7 +188,7 @@ mod tests {
             [(Api::Completions, r#"{"prompt":[1,2]}"#), (Api::Generate, r#"{"token_ids":[1,2]}"#)]
         {
             let object = Object::scan(Bytes::from_static(body.as_bytes()), ScanLimits::default()).unwrap();
-            assert_eq!(question(api, &object), Ok(Question::Known([1, 2].into())));
+            assert_eq!(tokenize_request(api, &object), Ok(TokenizeRequest::Known([1, 2].into())));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::prompt::Reason;
 
 /// The naming of one fleet, which serves one model and its adapters.
 #[derive(Debug)]
-pub struct Naming {
+pub struct BlockNaming {
     /// Tokens → block hashes.
     pub hasher: Hasher,
     /// Tokens → the hashes in engines' KV events, where `hasher` makes others for a pool.
@@ -32,7 +32,7 @@ pub struct Model {
     pub adapter_path: Option<String>,
 }
 
-impl Naming {
+impl BlockNaming {
     /// The hashes of a prompt's blocks. `model` and `salt` are the request's members of these
     /// names.
     ///
@@ -101,7 +101,7 @@ mod tests {
     use crate::kvhash::scheme::Scheme;
     use crate::kvhash::{Algo, BlockHasher, HashProfile, Seed};
 
-    fn naming(version: &str) -> (Naming, BlockHasher) {
+    fn naming(version: &str) -> (BlockNaming, BlockHasher) {
         let version: VllmVersion = version.parse().unwrap();
         let profile = HashProfile {
             version,
@@ -114,7 +114,7 @@ mod tests {
             name: name.to_owned(),
             adapter_path: path.map(str::to_owned),
         };
-        let naming = Naming {
+        let naming = BlockNaming {
             hasher: Hasher::new(&Scheme::Vllm(profile.clone())).unwrap(),
             engine_hasher: None,
             keys: None,

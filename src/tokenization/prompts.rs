@@ -10,9 +10,9 @@ use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::block_naming::BlockNaming;
 use super::engine::EngineTokenizer;
-use super::naming::Naming;
-use super::question::question_under;
+use super::tokenize_request::tokenize_request_under;
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
@@ -43,7 +43,7 @@ const QUARTER_S: u64 = 15 * 60;
 pub struct Prompts {
     source: Source,
     trust: AtomicU8,
-    naming: ArcSwapOption<Naming>,
+    naming: ArcSwapOption<BlockNaming>,
     /// Engines encode chats by code of their own.
     encoder: AtomicBool,
     rules: SharedRules,
@@ -113,13 +113,13 @@ impl Prompts {
         }
     }
 
-    /// Naming of blocks; `None` while it is not known, or contradicted.
-    pub fn naming(&self) -> Option<Arc<Naming>> {
+    /// BlockNaming of blocks; `None` while it is not known, or contradicted.
+    pub fn naming(&self) -> Option<Arc<BlockNaming>> {
         self.naming.load_full()
     }
 
     /// Sets what [`naming`](Self::naming) answers.
-    pub fn set_naming(&self, naming: Option<Naming>) {
+    pub fn set_naming(&self, naming: Option<BlockNaming>) {
         self.naming.store(naming.map(Arc::new));
     }
 
@@ -171,7 +171,8 @@ impl Prompts {
                 let Some(engine) = engine else { return unknown(Reason::EngineUnreachable) };
                 let asked = async {
                     let rules = self.rules.now();
-                    let question = self.work(body, move |body, _| question_under(api, body, rules)).await??;
+                    let question =
+                        self.work(body, move |body, _| tokenize_request_under(api, body, rules)).await??;
                     tokenizer.answer(&engine, question, quarter()).await
                 };
                 asked.await.map_or_else(unknown, exact)

@@ -9,11 +9,12 @@ use futures_util::future::join_all;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::endpoint::Endpoint;
-use pd_proxy::intake::{
-    self, Asker, Comparison, Difference, EngineLimits, EngineTokenizer, Parity, Question, Verdict, facts,
-};
 use pd_proxy::prompt::{Exactness, PrefixCache, Prompter, Reason, Today};
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Tokenizing};
+use pd_proxy::tokenization::{
+    self, Asker, Comparison, Difference, EngineLimits, EngineTokenizer, Parity, TokenizeRequest, Verdict,
+    facts,
+};
 use serde_json::Value;
 
 use crate::common::model::{self, golden, prompter};
@@ -173,7 +174,7 @@ async fn tokenising(template: &str, change: fn(&mut [u32])) -> (Engine, Endpoint
 }
 
 async fn compare(at: &Endpoint, prompter: &Prompter) -> Parity {
-    intake::compare(&asker(), at, Some("sim"), prompter, Some(TODAY)).await
+    tokenization::compare(&asker(), at, Some("sim"), prompter, Some(TODAY)).await
 }
 
 #[tokio::test]
@@ -254,8 +255,8 @@ fn a_question_is_the_same_prompt_said_with_the_members_of_tokenize() {
     let prompters = ["qwen3", "deepseek_v31", "glm45", "everything"].map(|name| (name, prompter(name)));
     let (mut same, mut unasked) = (0, Vec::new());
     for (name, request) in chats["requests"].as_object().unwrap() {
-        let body = match intake::question(Api::Chat, &object(&request.to_string())) {
-            Ok(Question::Ask(body)) => Object::scan(body, ScanLimits::default()).unwrap(),
+        let body = match tokenization::tokenize_request(Api::Chat, &object(&request.to_string())) {
+            Ok(TokenizeRequest::Ask(body)) => Object::scan(body, ScanLimits::default()).unwrap(),
             Ok(known) => panic!("{name}: {known:?}"),
             Err(reason) => {
                 unasked.push((name.as_str(), reason));

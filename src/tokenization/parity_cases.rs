@@ -23,7 +23,7 @@ struct Canary {
 }
 
 /// All requests, with the model's name and one with the text of the tokenizer's special tokens.
-pub(super) fn requests(model: Option<&str>, added: &[AddedToken]) -> Vec<(&'static str, Api, Object)> {
+pub(super) fn parity_cases(model: Option<&str>, added: &[AddedToken]) -> Vec<(&'static str, Api, Object)> {
     let edit = || model.map_or_else(Edit::new, |model| Edit::new().set("model", quote(model)));
     let special = special_tokens(added);
     let fixed =
@@ -133,19 +133,21 @@ const CANARIES: [Canary; 22] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::question::{Question, question};
+    use super::super::tokenize_request::{TokenizeRequest, tokenize_request};
     use super::*;
     use std::collections::BTreeSet;
 
     #[test]
     fn every_canary_is_a_question_and_has_a_name_of_its_own() {
         let added = [AddedToken { content: "<|\"x|>".to_owned(), cuts: true }];
-        let requests = requests(Some("m\"1"), &added);
+        let requests = parity_cases(Some("m\"1"), &added);
         assert_eq!(requests.len(), CANARIES.len() + 1);
         let names: BTreeSet<&str> = requests.iter().map(|(name, ..)| *name).collect();
         assert_eq!(names.len(), requests.len());
         for (name, api, body) in requests {
-            let Ok(Question::Ask(body)) = question(api, &body) else { panic!("{name} is not asked") };
+            let Ok(TokenizeRequest::Ask(body)) = tokenize_request(api, &body) else {
+                panic!("{name} is not asked")
+            };
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["model"], "m\"1", "{name}");
             if name == SPECIAL {
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn without_special_tokens_there_is_no_request_for_them() {
-        assert_eq!(requests(None, &[]).len(), CANARIES.len());
+        assert_eq!(parity_cases(None, &[]).len(), CANARIES.len());
         let long = AddedToken { content: "x".repeat(SPECIAL_TOKEN_BYTES + 1), cuts: true };
         assert_eq!(special_tokens(&[long]), None);
     }

@@ -11,8 +11,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::exchange::{AskError, Asker};
-use super::question::{Question, question};
-use super::requests::requests;
+use super::parity_cases::parity_cases;
+use super::tokenize_request::{TokenizeRequest, tokenize_request};
 use crate::endpoint::Endpoint;
 use crate::prompt::{Exactness, Prompter, Reason, Today};
 
@@ -152,13 +152,13 @@ async fn run(
     today: Option<Today>,
     parity: &mut Parity,
 ) {
-    for (name, api, body) in requests(model, &prompter.added_tokens()) {
+    for (name, api, body) in parity_cases(model, &prompter.added_tokens()) {
         let prompt = prompter.prompt(api, &body, today);
         let ours = match prompt.exactness {
             Exactness::Exact => Ok(&prompt.tokens[..]),
             Exactness::Inexact(reason) => Err(reason),
         };
-        match step(asker, engine, ours, question(api, &body)).await {
+        match step(asker, engine, ours, tokenize_request(api, &body)).await {
             Ok(Step::Same) => parity.compared += 1,
             Ok(Step::Skipped(reason)) => *parity.skipped.entry(reason.name()).or_default() += 1,
             Ok(Step::Different(found)) => {
@@ -181,13 +181,13 @@ async fn step(
     asker: &Asker,
     engine: &Endpoint,
     ours: Result<&[u32], Reason>,
-    question: Result<Question, Reason>,
+    question: Result<TokenizeRequest, Reason>,
 ) -> Result<Step, AskError> {
     let body = match (ours, question) {
         (Err(reason), _) if reason != Reason::Rejected => return Ok(Step::Skipped(reason)),
         (_, Err(reason)) => return Ok(Step::Skipped(reason)),
-        (_, Ok(Question::Known(_))) => return Ok(Step::Same),
-        (_, Ok(Question::Ask(body))) => body,
+        (_, Ok(TokenizeRequest::Known(_))) => return Ok(Step::Same),
+        (_, Ok(TokenizeRequest::Ask(body))) => body,
     };
     match (ours, asker.ask(engine, body).await) {
         (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(Step::Same, Step::Different)),
