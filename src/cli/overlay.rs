@@ -2,7 +2,7 @@
 //! seconds, and hosts and ports that are given apart.
 
 use super::ServeArgs;
-use crate::config::load::{Entry, Found, Given, Origin};
+use crate::config::load::{CollectedEntries, Entry, Given, Origin};
 use crate::config::{ConfigError, Endpoint, Problem, secrets};
 use crate::endpoint::{HostError, engine_host, engine_port};
 
@@ -26,7 +26,7 @@ impl ServeArgs {
     /// Adds what the flags set; `--set` comes last and so wins over named flags. Where
     /// vllm-ascend's proxy takes 0, for attempts and for the pause between probes, it means as
     /// little as there can be.
-    pub(crate) fn overlay(&self, found: &mut Found) {
+    pub(crate) fn overlay(&self, found: &mut CollectedEntries) {
         let texts = [
             ("--host", "server.host", &self.host),
             ("--port", "server.port", &self.port),
@@ -102,7 +102,7 @@ impl ServeArgs {
 }
 
 impl Role<'_> {
-    fn overlay(&self, found: &mut Found) {
+    fn overlay(&self, found: &mut CollectedEntries) {
         let (direct_flag, direct) = self.direct;
         let known = found.errors.len();
         let mut entries = self.paired(found);
@@ -122,7 +122,7 @@ impl Role<'_> {
     }
 
     /// Hosts and ports given apart, joined; errors for those that do not fit.
-    fn paired(&self, found: &mut Found) -> Vec<String> {
+    fn paired(&self, found: &mut CollectedEntries) -> Vec<String> {
         let hosts = self.read("hosts", self.hosts, engine_host, found);
         let ports = self.read("ports", self.ports, engine_port, found);
         let (host_count, port_count) = (self.hosts.len(), self.ports.len());
@@ -148,7 +148,7 @@ impl Role<'_> {
         what: &str,
         texts: &[String],
         parse: impl Fn(&str) -> Result<T, HostError>,
-        found: &mut Found,
+        found: &mut CollectedEntries,
     ) -> Vec<T> {
         let mut good = Vec::new();
         for text in texts {
@@ -166,7 +166,7 @@ impl Role<'_> {
     /// `--prefill` and `--decode`: kept as written and judged with the rest of the configuration,
     /// but for what other routers allow after a URL: a prefiller's bootstrap port, or `none` for no
     /// such port.
-    fn direct(&self, entries: &mut Vec<String>, found: &mut Found) {
+    fn direct(&self, entries: &mut Vec<String>, found: &mut CollectedEntries) {
         let (flag, texts) = self.direct;
         let mut before: Option<&str> = None;
         for text in texts.iter().map(|text| text.trim()) {
@@ -198,7 +198,13 @@ fn at_least_once(text: &str) -> String {
 }
 
 /// Enters a flag's seconds under `key`, whose value `to_value` makes from milliseconds.
-fn seconds(flag: &str, key: &str, text: &str, found: &mut Found, to_value: fn(f64) -> toml::Value) {
+fn seconds(
+    flag: &str,
+    key: &str,
+    text: &str,
+    found: &mut CollectedEntries,
+    to_value: fn(f64) -> toml::Value,
+) {
     match text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
         Some(seconds) => {
             let value = to_value(seconds * 1000.0);
@@ -211,7 +217,7 @@ fn seconds(flag: &str, key: &str, text: &str, found: &mut Found, to_value: fn(f6
     }
 }
 
-fn set(text: &str, found: &mut Found) {
+fn set(text: &str, found: &mut CollectedEntries) {
     let origin = Origin::Flag("--set".to_owned());
     let Some((key, value)) = text.split_once('=') else {
         return found

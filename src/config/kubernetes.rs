@@ -73,7 +73,7 @@ struct Entry<T> {
 }
 
 /// One role's keys.
-struct Side<'a> {
+struct RoleSource<'a> {
     selector: Entry<&'a str>,
     service: Entry<&'a str>,
     ports: Entry<&'a [String]>,
@@ -97,25 +97,25 @@ impl Port {
 impl Kubernetes {
     /// The prefillers' pods; `None` = they are not looked for.
     pub fn prefill(&self) -> Option<Wanted> {
-        self.wanted(&self.sides()[0])
+        self.wanted(&self.role_sources()[0])
     }
 
     /// The decoders' pods; `None` = they are not looked for.
     pub fn decode(&self) -> Option<Wanted> {
-        self.wanted(&self.sides()[1])
+        self.wanted(&self.role_sources()[1])
     }
 
-    fn sides(&self) -> [Side<'_>; 2] {
+    fn role_sources(&self) -> [RoleSource<'_>; 2] {
         fn text<'a>(key: &'static str, value: &'a str) -> Entry<&'a str> {
             Entry { key, value: value.trim() }
         }
         [
-            Side {
+            RoleSource {
                 selector: text("discovery.kubernetes.prefill_selector", &self.prefill_selector),
                 service: text("discovery.kubernetes.prefill_service", &self.prefill_service),
                 ports: Entry { key: "discovery.kubernetes.prefill_ports", value: &self.prefill_ports },
             },
-            Side {
+            RoleSource {
                 selector: text("discovery.kubernetes.decode_selector", &self.decode_selector),
                 service: text("discovery.kubernetes.decode_service", &self.decode_service),
                 ports: Entry { key: "discovery.kubernetes.decode_ports", value: &self.decode_ports },
@@ -123,8 +123,8 @@ impl Kubernetes {
         ]
     }
 
-    fn wanted(&self, side: &Side<'_>) -> Option<Wanted> {
-        let Side { selector, service, ports } = side;
+    fn wanted(&self, source: &RoleSource<'_>) -> Option<Wanted> {
+        let RoleSource { selector, service, ports } = source;
         let (key, by) = match (selector.value, service.value) {
             ("", "") => return None,
             (labels, "") => (selector.key, By::Selector(labels.to_owned())),
@@ -145,7 +145,7 @@ impl Kubernetes {
         if !namespace.is_empty() && !named(namespace) {
             invalid.push(wrong("discovery.kubernetes.namespace", namespace, "the name of a namespace"));
         }
-        for Side { selector, service, ports } in self.sides() {
+        for RoleSource { selector, service, ports } in self.role_sources() {
             if let Some(why) = selector::wrong(selector.value).filter(|_| !selector.value.is_empty()) {
                 let expected = format!("a label selector, as in app=engine,role in (a,b): {why}");
                 invalid.push(wrong(selector.key, selector.value, &expected));
@@ -163,7 +163,7 @@ impl Kubernetes {
                 invalid.push((ports.key, problem));
             }
         }
-        for Side { selector, service, .. } in self.sides() {
+        for RoleSource { selector, service, .. } in self.role_sources() {
             if !selector.value.is_empty() && !service.value.is_empty() {
                 invalid.push((selector.key, Problem::OneOf { one: selector.key, other: service.key }));
             }

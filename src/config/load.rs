@@ -65,7 +65,7 @@ pub(crate) enum Given {
 
 /// Entries and faults of the sources. Later entries win over earlier ones.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct CollectedEntries {
     pub(crate) entries: Vec<Entry>,
     pub(crate) errors: Vec<ConfigError>,
 }
@@ -99,7 +99,7 @@ impl Config {
     /// rest of `env` and flags, and validates the result.
     pub fn load(args: &ServeArgs, env: &Env) -> Result<Loaded, ConfigErrors> {
         let schema = Schema::of_defaults();
-        let mut found = Found::default();
+        let mut found = CollectedEntries::default();
         source::defaults(env, &mut found);
         for path in Config::files(args, env) {
             source::file(&path, &schema, &mut found);

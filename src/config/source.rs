@@ -2,7 +2,7 @@
 //! problems, never a tree.
 
 use super::error::{ConfigError, Problem};
-use super::load::{Entry, Env, Found, Given, Origin};
+use super::load::{CollectedEntries, Entry, Env, Given, Origin};
 use super::schema::{Schema, secrets};
 use std::fs::File;
 use std::io::Read;
@@ -26,7 +26,7 @@ struct Reader<'a> {
 }
 
 /// Reads one TOML file.
-pub(crate) fn file(path: &Path, schema: &Schema, found: &mut Found) {
+pub(crate) fn file(path: &Path, schema: &Schema, found: &mut CollectedEntries) {
     let reader = Reader { schema, origin: Origin::File(path.to_owned()) };
     match read(path).and_then(|text| parse(&text)) {
         Err(problem) => found.errors.push(ConfigError { origin: reader.origin, problem }),
@@ -45,13 +45,13 @@ pub(crate) fn files(given: &[PathBuf], env: &Env) -> Vec<PathBuf> {
 }
 
 /// Picks the variable that is weaker than any file.
-pub(crate) fn defaults(env: &Env, found: &mut Found) {
+pub(crate) fn defaults(env: &Env, found: &mut CollectedEntries) {
     let host = said(env, DEFAULT_HOST);
     found.entries.extend(host.map(|text| entry("server.host".to_owned(), DEFAULT_HOST, text)));
 }
 
 /// Picks the variables that set a key.
-pub(crate) fn environment(env: &Env, found: &mut Found) {
+pub(crate) fn environment(env: &Env, found: &mut CollectedEntries) {
     for (key, name) in secrets() {
         found.entries.extend(said(env, name).map(|text| entry(key.to_owned(), name, text)));
     }
@@ -79,7 +79,7 @@ fn entry(key: String, name: &str, text: &str) -> Entry {
 
 impl Reader<'_> {
     /// Finds the keys of a section, and of sections in it.
-    fn section(&self, section: String, value: toml::Value, found: &mut Found) {
+    fn section(&self, section: String, value: toml::Value, found: &mut CollectedEntries) {
         match value {
             toml::Value::Table(keys) => {
                 for (key, value) in keys {

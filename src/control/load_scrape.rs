@@ -72,7 +72,7 @@ impl Scraper {
             // An engine does not count a request that it has answered and only holds blocks of.
             let requests = (all - f64::from(ours.working())).max(0.0);
             match engine.role() {
-                Role::Prefill => self.fleet.scheduler().foreign(engine.id(), rank, requests),
+                Role::Prefill => self.fleet.scheduler().set_external_requests(engine.id(), rank, requests),
                 // By its load here alone.
                 Role::Encode => {}
                 Role::Decode => {

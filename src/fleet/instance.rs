@@ -40,10 +40,10 @@ pub struct Instance {
     /// Hashes of its name, and of those of its ranks.
     identities: Box<[u64]>,
     load: Load,
-    foreign: Foreign,
+    external: ReportedLoad,
     /// Its data-parallel ranks, where the gateway chooses among them; else none, and the engine
     /// chooses.
-    ranks: Box<[(Load, Foreign)]>,
+    ranks: Box<[(Load, ReportedLoad)]>,
     health: Health,
     hits: Hits,
     paces: Paces,
@@ -71,7 +71,7 @@ pub struct Load {
 
 /// Load that an engine, or one rank of it, reports.
 #[derive(Debug, Default)]
-struct Foreign {
+struct ReportedLoad {
     /// Tokens of KV that fit; 0 = unknown.
     kv_capacity_tokens: AtomicU64,
     /// Requests and tokens of context that others gave it.
@@ -156,7 +156,7 @@ impl Instance {
             endpoint,
             identities,
             load: Load::default(),
-            foreign: Foreign::default(),
+            external: ReportedLoad::default(),
             ranks: (0..ranks).map(|_| Default::default()).collect(),
             health: Health::new(rules),
             hits: Hits::default(),
@@ -223,8 +223,8 @@ impl Instance {
     }
 
     /// Requests and tokens of context that others gave it, as it says.
-    pub fn beyond(&self) -> (u32, u64) {
-        (self.foreign.requests.load(Ordering::Relaxed), self.foreign.tokens.load(Ordering::Relaxed))
+    pub fn external_load(&self) -> (u32, u64) {
+        (self.external.requests.load(Ordering::Relaxed), self.external.tokens.load(Ordering::Relaxed))
     }
 
     /// Its identity for decoders, as far as that is known.
@@ -278,26 +278,26 @@ impl Instance {
         self.part(rank).map_or(&self.load, |(load, _)| load)
     }
 
-    fn part(&self, rank: Option<Rank>) -> Option<&(Load, Foreign)> {
+    fn part(&self, rank: Option<Rank>) -> Option<&(Load, ReportedLoad)> {
         self.ranks.get(usize::from(rank?))
     }
 
     /// Takes over the load that one of its ranks, or all of it, reports.
-    pub fn set_external_load(&self, rank: Option<Rank>, beyond: ExternalLoad) {
-        let foreign = self.part(rank).map_or(&self.foreign, |(_, foreign)| foreign);
-        foreign.kv_capacity_tokens.store(beyond.kv_capacity_tokens, Ordering::Relaxed);
-        foreign.requests.store(beyond.requests as u32, Ordering::Relaxed);
-        foreign.tokens.store(beyond.tokens as u64, Ordering::Relaxed);
+    pub fn set_external_load(&self, rank: Option<Rank>, reported: ExternalLoad) {
+        let external = self.part(rank).map_or(&self.external, |(_, external)| external);
+        external.kv_capacity_tokens.store(reported.kv_capacity_tokens, Ordering::Relaxed);
+        external.requests.store(reported.requests as u32, Ordering::Relaxed);
+        external.tokens.store(reported.tokens as u64, Ordering::Relaxed);
     }
 
-    /// Standing of the engine for a request. `dice` is a random number of that request.
-    pub(super) fn standing(&self, now_ms: u64, dice: u64, tried: bool) -> Standing {
-        // Instances are independent: for each the same dice fall differently.
-        let dice = dice.wrapping_add(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    /// Standing of the engine for a request. `random` is a random number of that request.
+    pub(super) fn standing(&self, now_ms: u64, random: u64, tried: bool) -> Standing {
+        // Instances are independent: for each the same number means something else.
+        let random = random.wrapping_add(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if tried {
             return Standing::Tried;
         }
-        let standing = self.health.standing(now_ms, dice);
+        let standing = self.health.standing(now_ms, random);
         if self.is_full(now_ms) { standing.max(Standing::Full) } else { standing }
     }
 
@@ -320,12 +320,12 @@ impl Instance {
     }
 
     pub(super) fn decode_candidate(&self, rank: Option<Rank>, standing: Standing) -> DecodeCandidate {
-        let (load, foreign) =
-            self.part(rank).map_or((&self.load, &self.foreign), |(load, external)| (load, external));
+        let (load, external) =
+            self.part(rank).map_or((&self.load, &self.external), |(load, external)| (load, external));
         DecodeCandidate {
-            running: load.requests() + foreign.requests.load(Ordering::Relaxed),
-            kv_tokens: load.work_tokens() + foreign.tokens.load(Ordering::Relaxed),
-            kv_capacity_tokens: foreign.kv_capacity_tokens.load(Ordering::Relaxed),
+            running: load.requests() + external.requests.load(Ordering::Relaxed),
+            kv_tokens: load.work_tokens() + external.tokens.load(Ordering::Relaxed),
+            kv_capacity_tokens: external.kv_capacity_tokens.load(Ordering::Relaxed),
             identity: self.identity(rank),
             standing,
         }

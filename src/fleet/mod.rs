@@ -83,9 +83,9 @@ pub type HostNames = std::collections::HashMap<String, String>;
 /// Prefillers, decoders and encoders.
 #[derive(Debug)]
 pub struct Fleet {
-    prefill: Side,
-    decode: Side,
-    encode: Side,
+    prefill: RoleMembers,
+    decode: RoleMembers,
+    encode: RoleMembers,
     settings: FleetSettings,
     /// Ranks of single engines, where they are configured or were told.
     ranks: RankCounts,
@@ -95,15 +95,16 @@ pub struct Fleet {
     pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
     handoffs: blame::Handoffs,
-    /// Sources and the members that they want. Held while the list changes; taken before a side's
-    /// lock.
+    /// Sources and the members that they want. Held while the list changes; taken before a
+    /// role's lock.
     roster: Mutex<Roster>,
     /// Health is kept in milliseconds since then.
     born: Instant,
 }
 
+/// Members of one role, and the locks around them.
 #[derive(Debug)]
-struct Side {
+struct RoleMembers {
     members: ArcSwap<Vec<Arc<Instance>>>,
     /// Held while choosing and reserving, and while changing the list. Never across an await.
     turn: Mutex<u64>,
@@ -119,7 +120,7 @@ pub struct Need<'a> {
     pub tokens: u64,
     /// Instances on which this request failed already: taken only when there are no others.
     pub tried: &'a [InstanceId],
-    /// A random number for the policies that throw dice.
+    /// A random number for the policies that choose at random.
     pub random: u64,
     /// The same for requests that belong together.
     pub session: Option<u64>,
@@ -131,9 +132,9 @@ pub struct Need<'a> {
     pub under_way: bool,
 }
 
-impl Side {
-    fn new(rest_ms: u64) -> Side {
-        Side {
+impl RoleMembers {
+    fn new(rest_ms: u64) -> RoleMembers {
+        RoleMembers {
             members: ArcSwap::from_pointee(Vec::new()),
             turn: Mutex::new(0),
             vacancy: Vacancy::new(rest_ms),
@@ -157,9 +158,9 @@ impl Fleet {
     /// The same, with everything set.
     pub fn with(settings: FleetSettings) -> Fleet {
         Fleet {
-            prefill: Side::new(settings.health.rest_ms),
-            decode: Side::new(settings.health.rest_ms),
-            encode: Side::new(settings.health.rest_ms),
+            prefill: RoleMembers::new(settings.health.rest_ms),
+            decode: RoleMembers::new(settings.health.rest_ms),
+            encode: RoleMembers::new(settings.health.rest_ms),
             settings,
             ranks: RankCounts::default(),
             scheduler: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
@@ -177,7 +178,7 @@ impl Fleet {
         &self.scheduler
     }
 
-    fn side(&self, role: Role) -> &Side {
+    fn role_members(&self, role: Role) -> &RoleMembers {
         match role {
             Role::Prefill => &self.prefill,
             Role::Decode => &self.decode,
@@ -187,7 +188,7 @@ impl Fleet {
 
     /// Everyone in `role`, including those that drain.
     pub fn members(&self, role: Role) -> Members {
-        self.side(role).members.load_full()
+        self.role_members(role).members.load_full()
     }
 
     /// Adds an engine on the word of an operator, or takes it back into service if it drains.
@@ -223,9 +224,9 @@ impl Fleet {
     /// Adds an engine, or ends its draining; false if it serves already. To be followed by
     /// [`Fleet::count`].
     fn enter_uncounted(&self, role: Role, endpoint: Endpoint) -> bool {
-        let side = self.side(role);
-        let _lock = side.lock();
-        let members = side.members.load_full();
+        let role_members = self.role_members(role);
+        let _lock = role_members.lock();
+        let members = role_members.members.load_full();
         if let Some(known) = members.iter().find(|i| i.endpoint() == &endpoint) {
             let back = known.undrain();
             if back && role == Role::Prefill {
@@ -236,7 +237,7 @@ impl Fleet {
         let mut grown = members.as_ref().clone();
         let instance = self.create(role, endpoint);
         grown.push(instance.clone());
-        side.members.store(Arc::new(grown));
+        role_members.members.store(Arc::new(grown));
         self.join_scheduler(&instance);
         true
     }
@@ -272,7 +273,7 @@ impl Fleet {
         let known = {
             // The flag and the scheduler change together, or an addition in between would be undone
             // by half.
-            let _turn = self.side(role).lock();
+            let _turn = self.role_members(role).lock();
             let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
             known.drain();
             if role == Role::Prefill {
@@ -287,22 +288,22 @@ impl Fleet {
 
     /// Drops the drained engines that have no work left; returns how many still drain.
     pub fn sweep(&self, role: Role) -> usize {
-        let side = self.side(role);
-        let _turn = side.lock();
-        let members = side.members.load_full();
+        let role_members = self.role_members(role);
+        let _turn = role_members.lock();
+        let members = role_members.members.load_full();
         let awaited =
             role == Role::Decode && self.pending_decodes.any() && members.iter().all(|i| i.draining());
         let stays = |i: &Instance| !i.draining() || i.load().requests() > 0 || awaited;
         if !members.iter().all(|i| stays(i)) {
             let (left, gone): (Vec<_>, Vec<_>) = members.iter().cloned().partition(|i| stays(i));
-            side.members.store(Arc::new(left));
+            role_members.members.store(Arc::new(left));
             if role == Role::Prefill {
                 gone.iter().for_each(|gone| self.scheduler.leave(gone.id()));
             }
             gone.iter().for_each(|gone| gone.meter().breaker(0.0));
             self.count(role);
         }
-        side.members.load().iter().filter(|i| i.draining()).count()
+        role_members.members.load().iter().filter(|i| i.draining()).count()
     }
 
     /// Work under way that will want a decoder.
@@ -312,16 +313,16 @@ impl Fleet {
 
     /// Engines of `role` that may be chosen.
     pub fn serving(&self, role: Role) -> usize {
-        self.side(role).members.load().iter().filter(|i| !i.draining()).count()
+        self.role_members(role).members.load().iter().filter(|i| !i.draining()).count()
     }
 
     /// Chooses an instance and reserves room on it, in one step. Prefill legs wait at the
     /// [`scheduler`](Fleet::scheduler) instead.
     pub fn pick(&self, role: Role, need: Need<'_>) -> Option<Reservation> {
         let now_ms = self.now_ms();
-        let side = self.side(role);
-        let mut turn = side.lock();
-        let members = side.members.load();
+        let role_members = self.role_members(role);
+        let mut turn = role_members.lock();
+        let members = role_members.members.load();
         let keeps = |i: &&Arc<Instance>| need.keeper == Some(i.id()) && !need.tried.contains(&i.id());
         let serves = |i: &&Arc<Instance>| !i.draining();
         let usable: SmallVec<[&Arc<Instance>; 16]> = match members.iter().find(keeps) {
@@ -329,7 +330,7 @@ impl Fleet {
             None if need.under_way && !members.iter().any(|i| serves(&i)) => members.iter().collect(),
             None => members.iter().filter(serves).collect(),
         };
-        let dice = TieBreak { turn: *turn, random: need.random };
+        let tie_break = TieBreak { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;
         let standing = |i: &Instance| i.standing(now_ms, need.random, need.tried.contains(&i.id()));
         let reservation = if role == Role::Decode {
@@ -338,14 +339,14 @@ impl Fleet {
                 places().map(|(i, rank)| i.decode_candidate(rank, standing(i))).collect();
             let prompt_tokens = u32::try_from(need.tokens).unwrap_or(u32::MAX);
             let job = Job { prompt_tokens, session: need.session, ..Job::default() };
-            let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, dice)?;
+            let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, tie_break)?;
             let (instance, rank) = places().nth(chosen)?;
             Reservation::paced(instance.clone(), rank, need.tokens, self.decode_learner.clone())
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(standing(i))).collect();
             let asked = RequestFacts { session: need.session, ..RequestFacts::default() };
-            let chosen = route::choose(policy, &candidates, asked, dice)?;
+            let chosen = route::choose(policy, &candidates, asked, tie_break)?;
             Reservation::take(usable[chosen].clone(), None, need.tokens)
         };
         *turn = turn.wrapping_add(1);
@@ -355,8 +356,8 @@ impl Fleet {
 
     /// A decoder's reservation on the engine that is also this prefiller; `None` where it is not.
     pub fn twin(&self, prefiller: &Instance, tokens: u64) -> Option<Reservation> {
-        let side = self.side(Role::Decode);
-        let members = side.members.load();
+        let role_members = self.role_members(Role::Decode);
+        let members = role_members.members.load();
         let same = |i: &&Arc<Instance>| i.endpoint() == prefiller.endpoint() && !i.draining();
         let instance = members.iter().find(same)?;
         // Its ranks are caches of their own: a rank of the one role need not be that of the other.

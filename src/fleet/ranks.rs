@@ -109,9 +109,9 @@ impl Fleet {
     fn replace(&self, old: &Instance) {
         let role = old.role();
         {
-            let side = self.side(role);
-            let _turn = side.lock();
-            let members = side.members.load_full();
+            let role_members = self.role_members(role);
+            let _turn = role_members.lock();
+            let members = role_members.members.load_full();
             let Some(at) = members.iter().position(|member| member.id() == old.id() && !member.draining())
             else {
                 return;
@@ -120,7 +120,7 @@ impl Fleet {
             let fresh = self.create(role, old.endpoint().clone());
             let gone = std::mem::replace(&mut changed[at], fresh.clone());
             changed.push(gone);
-            side.members.store(Arc::new(changed));
+            role_members.members.store(Arc::new(changed));
             // First the one that comes: where there is no other, whoever waits would be turned away
             // in between.
             self.join_scheduler(&fresh);

@@ -175,7 +175,7 @@ impl Fleet {
         let now_ms = self.now_ms();
         for role in Role::ALL {
             // Nobody leaves meanwhile: what is shown of those who left would stay for ever.
-            let _turn = self.side(role).lock();
+            let _turn = self.role_members(role).lock();
             for instance in self.members(role).iter() {
                 let state = match instance.health().state(now_ms) {
                     State::Closed => 0.0,

@@ -196,10 +196,10 @@ impl SchedulerHandle {
     }
 
     /// Others gave one of its ranks, or all of it, so many requests, as its own metrics tell.
-    pub fn foreign(self: &Arc<Self>, id: InstanceId, rank: Option<Rank>, requests: f64) {
+    pub fn set_external_requests(self: &Arc<Self>, id: InstanceId, rank: Option<Rank>, requests: f64) {
         self.with(id, |state, lane| {
             if state.rank(lane) == rank {
-                state.board.foreign(lane, requests);
+                state.board.set_external_requests(lane, requests);
             }
         });
     }

@@ -15,7 +15,7 @@ impl Fleet {
     /// that rests only when all do.
     pub fn any(&self, role: Role, random: u64) -> Option<Arc<Instance>> {
         let now_ms = self.now_ms();
-        let members = self.side(role).members.load();
+        let members = self.role_members(role).members.load();
         let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
         let good = |i: &&Arc<Instance>| i.standing(now_ms, random, false) == Standing::Good;
         let rested: SmallVec<[&Arc<Instance>; 16]> = usable.iter().copied().filter(good).collect();
@@ -26,17 +26,17 @@ impl Fleet {
 
     /// True if some member of `role` takes requests. One look at two numbers.
     pub fn is_open(&self, role: Role) -> bool {
-        self.side(role).vacancy.is_open()
+        self.role_members(role).vacancy.is_open()
     }
 
     /// State of `role` for a request that would need a member of it.
     pub fn outlook(&self, role: Role) -> RoleOutlook {
-        self.side(role).vacancy.outlook()
+        self.role_members(role).vacancy.outlook()
     }
 
     /// The counts behind that, and who waits for them to change.
     pub fn vacancy(&self, role: Role) -> &Vacancy {
-        &self.side(role).vacancy
+        &self.role_members(role).vacancy
     }
 
     /// Takes an engine in, or back, and counts it.
@@ -49,16 +49,16 @@ impl Fleet {
     /// Counts the members of `role` anew, after one has come or left, or its breaker has opened or
     /// closed.
     pub(super) fn count(&self, role: Role) {
-        let side = self.side(role);
-        let _counting = side.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (members, now_ms) = (side.members.load(), self.now_ms());
+        let role_members = self.role_members(role);
+        let _counting = role_members.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (members, now_ms) = (role_members.members.load(), self.now_ms());
         let serves = |it: &&Arc<Instance>| !it.draining();
         let counts = Counts {
             members: members.len(),
             serving: members.iter().filter(serves).count(),
             accepting: members.iter().filter(serves).filter(|it| accepts(it, now_ms)).count(),
         };
-        let (before, after) = side.vacancy.set(counts, now_ms);
+        let (before, after) = role_members.vacancy.set(counts, now_ms);
         let (was, is) = (before == RoleOutlook::Resting, after == RoleOutlook::Resting);
         let leg = role.name();
         if is && !was {
@@ -79,8 +79,8 @@ impl Fleet {
         // The request that it refused counts until its reservation is dropped.
         let running = instance.load().requests().saturating_sub(1);
         instance.health().capacity().refused(now_ms, running);
-        let side = self.side(instance.role());
-        let members = side.members.load();
+        let role_members = self.role_members(instance.role());
+        let members = role_members.members.load();
         let mut accepting = members.iter().filter(|it| !it.draining() && accepts(it, now_ms)).peekable();
         let any = accepting.peek().is_some();
         if any && accepting.all(|it| it.health().capacity().is_busy(now_ms)) {
@@ -90,7 +90,7 @@ impl Fleet {
 
     /// Notes that no member of `role` has room: requests stand in line from now on.
     pub fn crowd(&self, role: Role) {
-        if self.side(role).vacancy.crowd(true) {
+        if self.role_members(role).vacancy.crowd(true) {
             let leg = role.name();
             tracing::warn!(leg, "every {} is busy: requests wait before their prefill", role.who());
         }
@@ -117,8 +117,8 @@ impl Fleet {
     /// Lets the head of the line go, if a member has room for it, or may be asked whether it has.
     /// Ends the line when it is the last in it and nobody has been busy for a while.
     pub fn leave_line(&self, role: Role) -> Option<Bound> {
-        let (side, now_ms) = (self.side(role), self.now_ms());
-        let (members, vacancy) = (side.members.load(), &side.vacancy);
+        let (role_members, now_ms) = (self.role_members(role), self.now_ms());
+        let (members, vacancy) = (role_members.members.load(), &role_members.vacancy);
         let accepting = || members.iter().filter(|it| !it.draining() && accepts(it, now_ms));
         let bound = u32::try_from(vacancy.bound()).unwrap_or(u32::MAX);
         let most =

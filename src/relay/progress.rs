@@ -167,7 +167,7 @@ impl Relay {
         }
         let others_begin =
             || engine.health().served_ms() > since_ms || fleet.peers_serve_since(engine, since_ms);
-        let is_idle = || engine.load().requests() <= 1 && engine.beyond().0 == 0;
+        let is_idle = || engine.load().requests() <= 1 && engine.external_load().0 == 0;
         let is_left = waited_ms >= allowed_ms
             && (others_begin() || is_idle() && !engine.paces().mean(pace).is_zero())
             && [engine, producer].iter().any(|it| fleet.has_other(it.role(), &[it.id()]));

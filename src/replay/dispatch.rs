@@ -90,11 +90,11 @@ const fn early(name: &'static str, policy: Policy) -> Contender {
 
 /// Chooses the longest hit, whatever the load; ties by work. It shows what following prefixes alone
 /// costs.
-fn prefix_first(candidates: &[Candidate], dice: TieBreak) -> Option<usize> {
+fn prefix_first(candidates: &[Candidate], tie_break: TieBreak) -> Option<usize> {
     let longest = candidates.iter().map(|c| c.hit_tokens).max()?;
     let holders = candidates.iter().enumerate().filter(|(_, c)| c.hit_tokens == longest);
     let (places, holders): (Vec<usize>, Vec<Candidate>) = holders.unzip();
-    let at = choose(Policy::LeastWork, &holders, RequestFacts::default(), dice)?;
+    let at = choose(Policy::LeastWork, &holders, RequestFacts::default(), tie_break)?;
     places.get(at).copied()
 }
 
@@ -214,8 +214,8 @@ impl Dispatch for Director {
             standing: Standing::Good,
         };
         let candidates: Vec<DecodeCandidate> = loads.iter().enumerate().map(candidate).collect();
-        let dice = TieBreak { turn: self.turn, random };
-        choose_decoder(self.policy, &self.decode_costs, &candidates, job, dice).unwrap_or(0)
+        let tie_break = TieBreak { turn: self.turn, random };
+        choose_decoder(self.policy, &self.decode_costs, &candidates, job, tie_break).unwrap_or(0)
     }
 }
 

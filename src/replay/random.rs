@@ -1,5 +1,7 @@
 //! Reproducible randomness: the same seed gives the same run, on every machine.
 
+use crate::util::splitmix::{STEP, mix};
+
 /// A generator of the SplitMix64 kind: one word of state, every seed is good.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -22,17 +24,6 @@ impl Random {
         // The 53 highest bits are what a double can tell apart.
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// 2^64 divided by the golden ratio, odd.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// SplitMix64's finaliser: a bijection whose output bits each depend on all input bits.
-#[must_use]
-pub fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

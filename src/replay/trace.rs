@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::util::splitmix::mix;
 use serde_json::Value;
-
-use super::random::mix;
 
 /// Tokens of the block of one hash id, by the format.
 pub const BLOCK_TOKENS: u32 = 512;

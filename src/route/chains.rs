@@ -12,7 +12,7 @@ use foldhash::fast::FixedState;
 
 /// A node's place; those of dropped nodes are given again.
 pub type NodeId = u32;
-/// Above the first nodes.
+/// The parent of the first nodes.
 pub const ROOT: NodeId = NodeId::MAX;
 
 /// The tree, with a value for each node. Both parts of a node that is cut in two have its value.
@@ -20,8 +20,8 @@ pub const ROOT: NodeId = NodeId::MAX;
 pub struct Chains<T> {
     nodes: Vec<Node<T>>,
     free: Vec<NodeId>,
-    /// Node of each first block, by the node before it.
-    next: HashMap<(NodeId, u64), NodeId, FixedState>,
+    /// Node of each first block, by the parent.
+    child_of: HashMap<(NodeId, u64), NodeId, FixedState>,
     blocks: usize,
 }
 
@@ -29,9 +29,10 @@ pub struct Chains<T> {
 #[derive(Debug)]
 pub struct Node<T> {
     run: Run,
-    above: NodeId,
-    /// Nodes that go on behind it.
-    below: u32,
+    /// The node before it.
+    parent: NodeId,
+    /// Number of nodes that continue it.
+    children: u32,
     /// Value that is kept for it.
     pub value: T,
 }
@@ -93,7 +94,7 @@ impl Run {
 
 impl<T> Default for Chains<T> {
     fn default() -> Chains<T> {
-        Chains { nodes: Vec::new(), free: Vec::new(), next: HashMap::default(), blocks: 0 }
+        Chains { nodes: Vec::new(), free: Vec::new(), child_of: HashMap::default(), blocks: 0 }
     }
 }
 
@@ -104,13 +105,13 @@ impl<T> Node<T> {
     }
 
     /// The node before it, or [`ROOT`].
-    pub fn above(&self) -> NodeId {
-        self.above
+    pub fn parent(&self) -> NodeId {
+        self.parent
     }
 
-    /// Some prompt goes on behind it.
-    pub fn goes_on(&self) -> bool {
-        self.below > 0
+    /// True if some prompt continues it.
+    pub fn has_children(&self) -> bool {
+        self.children > 0
     }
 }
 
@@ -139,10 +140,10 @@ impl<T: Clone + Default> Chains<T> {
     pub fn along<'a>(&'a self, blocks: &'a [u64]) -> impl Iterator<Item = Step> + 'a {
         let (mut node, mut rest) = (ROOT, blocks);
         std::iter::from_fn(move || {
-            node = *self.next.get(&(node, *rest.first()?))?;
+            node = *self.child_of.get(&(node, *rest.first()?))?;
             let run = &self.get(node)?.run;
             let blocks = run.common(rest);
-            // Behind a part of a run goes on nothing that is known.
+            // Nothing known continues a part of a run.
             rest = if blocks == run.part.len() { &rest[blocks..] } else { &[] };
             Some(Step { node, blocks })
         })
@@ -152,20 +153,20 @@ impl<T: Clone + Default> Chains<T> {
     /// have new values.
     pub fn reach(&mut self, blocks: &Arc<[u64]>, upto: usize) -> NodeId {
         let upto = upto.min(blocks.len());
-        let (mut above, mut known) = (ROOT, 0);
+        let (mut parent, mut known) = (ROOT, 0);
         let mut last = None;
         for step in self.along(&blocks[..upto]) {
             known += step.blocks;
             last = Some(step);
         }
         if let Some(step) = last {
-            above = self.cut(step.node, step.blocks);
+            parent = self.cut(step.node, step.blocks);
         }
         if known == upto {
-            return above;
+            return parent;
         }
         self.blocks += upto - known;
-        self.put(Node { run: Run::of(blocks, known..upto), above, below: 0, value: T::default() })
+        self.put(Node { run: Run::of(blocks, known..upto), parent, children: 0, value: T::default() })
     }
 
     /// Splits a node after its first `at_blocks` blocks, and returns the node of these blocks,
@@ -178,44 +179,44 @@ impl<T: Clone + Default> Chains<T> {
         let (head, tail) = rest.run.cut(at_blocks);
         let first = tail.get().first().copied();
         rest.run = tail;
-        let (above, value) = (rest.above, rest.value.clone());
-        let head = self.put(Node { run: head, above, below: 1, value });
-        // `put` has counted the new node as one more child of `above`, but it replaces `node`.
-        if let Some(above) = self.get_mut(above) {
-            above.below -= 1;
+        let (parent, value) = (rest.parent, rest.value.clone());
+        let head = self.put(Node { run: head, parent, children: 1, value });
+        // `put` has counted the new node as one more child of `parent`, but it replaces `node`.
+        if let Some(parent) = self.get_mut(parent) {
+            parent.children -= 1;
         }
         if let Some(rest) = self.get_mut(node) {
-            rest.above = head;
+            rest.parent = head;
         }
-        self.next.extend(first.map(|first| ((head, first), node)));
+        self.child_of.extend(first.map(|first| ((head, first), node)));
         head
     }
 
-    /// Drops a node behind which nothing goes on, and those above it, as long as `unused` says so.
+    /// Drops a node without children, and its ancestors of which that becomes true, as long as `unused` says so.
     pub fn drop_unused(&mut self, mut node: NodeId, unused: impl Fn(&T) -> bool) {
         while let Some(gone) = self.nodes.get_mut(node as usize) {
             // Dropped ones are empty.
-            if gone.goes_on() || gone.blocks() == 0 || !unused(&gone.value) {
+            if gone.has_children() || gone.blocks() == 0 || !unused(&gone.value) {
                 return;
             }
-            let above = std::mem::replace(&mut gone.above, ROOT);
+            let parent = std::mem::replace(&mut gone.parent, ROOT);
             let run = std::mem::replace(&mut gone.run, Run { all: Arc::default(), part: 0..0 });
             gone.value = T::default();
             self.blocks -= run.part.len();
             if let Some(first) = run.get().first() {
-                self.next.remove(&(above, *first));
+                self.child_of.remove(&(parent, *first));
             }
             self.free.push(node);
-            if let Some(above) = self.get_mut(above) {
-                above.below -= 1;
+            if let Some(parent) = self.get_mut(parent) {
+                parent.children -= 1;
             }
-            node = above;
+            node = parent;
         }
     }
 
-    /// Finds a place for a node behind another one, and makes it known there.
+    /// Finds a place for a node, and makes it a child of its parent.
     fn put(&mut self, node: Node<T>) -> NodeId {
-        let (above, first) = (node.above, node.run.get().first().copied());
+        let (parent, first) = (node.parent, node.run.get().first().copied());
         let id = match self.free.pop() {
             Some(id) => id,
             None => self.places().end,
@@ -224,10 +225,10 @@ impl<T: Clone + Default> Chains<T> {
             Some(place) => *place = node,
             None => self.nodes.push(node),
         }
-        if let Some(above) = self.get_mut(above) {
-            above.below += 1;
+        if let Some(parent) = self.get_mut(parent) {
+            parent.children += 1;
         }
-        self.next.extend(first.map(|first| ((above, first), id)));
+        self.child_of.extend(first.map(|first| ((parent, first), id)));
         id
     }
 }
@@ -262,8 +263,8 @@ mod tests {
         let values = chains.along(&[1, 2, 5]).map(|step| chains.get(step.node).unwrap().value);
         assert_eq!(values.collect::<Vec<_>>(), [7, 0], "the part before has the value of the whole");
         let shared = chains.reach(&prompt(&[1, 2, 3]), 2);
-        assert_eq!(chains.get(second).unwrap().above(), shared);
-        assert!(chains.get(shared).unwrap().goes_on() && !chains.get(second).unwrap().goes_on());
+        assert_eq!(chains.get(second).unwrap().parent(), shared);
+        assert!(chains.get(shared).unwrap().has_children() && !chains.get(second).unwrap().has_children());
         assert_eq!(chains.reach(&prompt(&[]), 5), ROOT);
         assert_eq!(chains.blocks(), 5);
     }
@@ -277,7 +278,7 @@ mod tests {
         chains.drop_unused(first, |_| true);
         assert_eq!((chains.blocks(), way(&chains, &[1, 2, 3])), (3, vec![vec![1, 2]]));
         chains.drop_unused(second, |_| true);
-        assert_eq!((chains.blocks(), chains.next.len(), chains.free.len()), (0, 0, 3));
+        assert_eq!((chains.blocks(), chains.child_of.len(), chains.free.len()), (0, 0, 3));
     }
 
     #[test]
@@ -314,7 +315,7 @@ mod tests {
             for node in chains.places() {
                 chains.drop_unused(node, |_| true);
             }
-            prop_assert_eq!((chains.blocks(), chains.next.len(), chains.free.len()), (0, 0, chains.nodes.len()));
+            prop_assert_eq!((chains.blocks(), chains.child_of.len(), chains.free.len()), (0, 0, chains.nodes.len()));
         }
     }
 }

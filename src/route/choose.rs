@@ -120,20 +120,20 @@ pub fn choose(
     policy: Policy,
     candidates: &[Candidate],
     asked: RequestFacts,
-    dice: TieBreak,
+    tie_break: TieBreak,
 ) -> Option<usize> {
     let best = candidates.iter().map(|c| c.standing).min()?;
     let usable = Usable { candidates, best };
     match policy {
-        Policy::RoundRobin => usable.nth(dice.turn),
-        Policy::Random => usable.nth(dice.random),
-        Policy::PowerOfTwo => usable.two(dice.random),
-        Policy::Predicted | Policy::LeastWork => usable.least(Candidate::work, dice.turn),
-        Policy::LeastRequests => usable.least(|c| f64::from(c.requests), dice.turn),
+        Policy::RoundRobin => usable.nth(tie_break.turn),
+        Policy::Random => usable.nth(tie_break.random),
+        Policy::PowerOfTwo => usable.two(tie_break.random),
+        Policy::Predicted | Policy::LeastWork => usable.least(Candidate::work, tie_break.turn),
+        Policy::LeastRequests => usable.least(|c| f64::from(c.requests), tie_break.turn),
         // The example proxy of vllm-ascend picks from a heap, so that ties go to the first.
         Policy::Reference => usable.least(Candidate::reference, 0),
-        Policy::CacheAware => usable.cache_aware(asked, dice.turn),
-        Policy::Session => usable.session(asked, dice),
+        Policy::CacheAware => usable.cache_aware(asked, tie_break.turn),
+        Policy::Session => usable.session(asked, tie_break),
     }
 }
 
@@ -193,9 +193,9 @@ impl<'a> Usable<'a> {
 
     /// The places of a session in an order of its own (rendezvous hashing); the first that is not
     /// overloaded.
-    fn session(self, asked: RequestFacts, dice: TieBreak) -> Option<usize> {
+    fn session(self, asked: RequestFacts, tie_break: TieBreak) -> Option<usize> {
         let Some(session) = asked.session else {
-            return self.least(|c| f64::from(c.requests), dice.turn);
+            return self.least(|c| f64::from(c.requests), tie_break.turn);
         };
         let total: f64 = self.all().map(|(_, c)| f64::from(c.requests)).sum();
         let bound = (SESSION_BOUND * (total + 1.0) / self.count() as f64).ceil();

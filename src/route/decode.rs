@@ -48,7 +48,7 @@ pub fn choose_decoder(
     costs: &DecodeCosts,
     candidates: &[DecodeCandidate],
     job: &Job,
-    dice: TieBreak,
+    tie_break: TieBreak,
 ) -> Option<usize> {
     if policy == Policy::Predicted {
         let best = candidates.iter().map(|c| c.standing).min()?;
@@ -56,7 +56,7 @@ pub fn choose_decoder(
         let harms = || usable().map(|(at, c)| (at, harm(costs, c, job)));
         let least = harms().map(|(_, harm)| harm).fold(f64::INFINITY, f64::min);
         let tied = || harms().filter(|(_, harm)| *harm <= least);
-        let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
+        let turn = usize::try_from(tie_break.turn % tied().count().max(1) as u64).unwrap_or(0);
         return tied().nth(turn).map(|(at, _)| at);
     }
     // Prefixes say nothing about decoders.
@@ -65,7 +65,7 @@ pub fn choose_decoder(
         other => other,
     };
     let loads: smallvec::SmallVec<[Candidate; 32]> = candidates.iter().map(DecodeCandidate::load).collect();
-    choose(policy, &loads, RequestFacts { prompt_tokens: job.prompt_tokens, session: job.session }, dice)
+    choose(policy, &loads, RequestFacts { prompt_tokens: job.prompt_tokens, session: job.session }, tie_break)
 }
 
 impl DecodeCandidate {

@@ -74,7 +74,7 @@ pub(super) struct Lane {
     head_since_s: Seconds,
     link_until_s: Seconds,
     /// Work that others committed, as the engine's own metrics tell.
-    pub(super) foreign_s: Seconds,
+    pub(super) external_s: Seconds,
     /// Prefills that ended at the same time, until something ends later: an engine computes short
     /// prompts together, and only the time of all of them tells anything.
     together: Option<ConcurrentPrefills>,
@@ -124,7 +124,7 @@ impl Lane {
             held_tokens: 0,
             head_since_s: 0.0,
             link_until_s: 0.0,
-            foreign_s: 0.0,
+            external_s: 0.0,
             together: None,
             slowness: 1.0,
         }
@@ -138,15 +138,15 @@ impl Lane {
             let spent_s = (now - self.head_since_s).clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
             (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
         });
-        own + self.foreign_s
+        own + self.external_s
     }
 
-    /// Standing for a request whose random number, 0 to 1, is `dice`.
-    pub(super) fn standing(&self, now: Seconds, dice: f64) -> Standing {
+    /// Standing for a request whose random number, 0 to 1, is `draw`.
+    pub(super) fn standing(&self, now: Seconds, draw: f64) -> Standing {
         let tried = self.health.on_trial && self.trial.is_some_and(|(_, until_s)| now < until_s);
         if self.health.resting_until_s > now || tried || self.is_overdue(now) {
             Standing::Resting
-        } else if dice > self.health.share(now) {
+        } else if draw > self.health.share(now) {
             Standing::Warming
         } else {
             Standing::Good

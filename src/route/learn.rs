@@ -192,14 +192,14 @@ mod tests {
     use super::*;
 
     /// A repeatable number in 0..1.
-    fn dice(turn: u64) -> f64 {
+    fn noise_of(turn: u64) -> f64 {
         (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn works() -> impl Iterator<Item = (PrefillWork, (f64, f64))> {
         (0..).map(|turn| {
-            let n = 200.0 + 30_000.0 * dice(turn).powi(3);
-            let h = n * (dice(turn + 7_000) * 1.4 - 0.4).max(0.0);
+            let n = 200.0 + 30_000.0 * noise_of(turn).powi(3);
+            let h = n * (noise_of(turn + 7_000) * 1.4 - 0.4).max(0.0);
             let far_tokens = if turn % 3 == 0 { h } else { 0.0 };
             let near_tokens = if turn % 3 == 1 { h } else { 0.0 };
             (
@@ -235,7 +235,7 @@ mod tests {
         };
         let mut learner = PrefillLearner::new(start);
         for (turn, (work, _)) in works().take(turns).enumerate() {
-            let off = 1.0 + noise * (2.0 * dice(turn as u64 + 99) - 1.0);
+            let off = 1.0 + noise * (2.0 * noise_of(turn as u64 + 99) - 1.0);
             learner.learn(work, truth(&real, work) * off);
         }
         let learned = learner.costs();
@@ -262,7 +262,7 @@ mod tests {
         let work =
             PrefillWork { computed_tokens: 1000.0, squares: 1e6, prompts: 1.0, ..PrefillWork::default() };
         for turn in 0..100_000u64 {
-            learner.learn(work, 0.3 * (0.8 + 0.4 * dice(turn)));
+            learner.learn(work, 0.3 * (0.8 + 0.4 * noise_of(turn)));
         }
         let costs = learner.costs();
         assert!((truth(&costs, work) / 0.3 - 1.0).abs() < 0.15);
@@ -293,7 +293,7 @@ mod tests {
         let real = DecodeCosts { base_s: 0.008, per_request_s: 4e-4, per_token_s: 2e-8 };
         let mut learner = DecodeLearner::new(DecodeCosts::default());
         for turn in 0..200 {
-            let (requests, tokens) = (1.0 + 200.0 * dice(turn), 400_000.0 * dice(turn + 5_000));
+            let (requests, tokens) = (1.0 + 200.0 * noise_of(turn), 400_000.0 * noise_of(turn + 5_000));
             learner.learn(requests, tokens, real.step(requests, tokens));
         }
         let learned = learner.costs();

@@ -61,8 +61,8 @@ impl Popularity {
             last.node = self.chains.cut(last.node, last.blocks);
         }
         let known_blocks: usize = known.iter().map(|step| step.blocks).sum();
-        let goes_on = |last: &Step| self.chains.get(last.node).is_some_and(Node::goes_on);
-        let branches = known_blocks < depth && known.last().is_some_and(goes_on);
+        let has_children = |last: &Step| self.chains.get(last.node).is_some_and(Node::has_children);
+        let branches = known_blocks < depth && known.last().is_some_and(has_children);
         self.chains.reach(&job.blocks, depth);
         self.shared_prefixes(&known, job.block_tokens, branches.then_some(now), now)
     }

@@ -131,7 +131,7 @@ impl Residents {
             if node.value.use_by(lane.0, self.clock, block_tokens) {
                 here.held_tokens += node.tokens();
             }
-            at = node.above();
+            at = node.parent();
         }
         if last != ROOT {
             here.order.push_back((last, self.clock));
@@ -207,7 +207,7 @@ impl Lane {
         let held = oldest.value.of(lane).is_some();
         *last = match blocks_left(oldest, surplus_tokens) {
             Some(left) if held => chains.cut(node, left),
-            _ => oldest.above(),
+            _ => oldest.parent(),
         };
         if held && let Some(gone) = chains.get_mut(node) {
             gone.value.drop_by(lane);

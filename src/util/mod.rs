@@ -2,4 +2,5 @@
 
 pub mod rng;
 pub mod single_flight;
+pub mod splitmix;
 pub mod swap;

@@ -1,7 +1,9 @@
-//! Random numbers for jitter and dice. They are not fit for secrets.
+//! Random numbers for jitter and random choices. They are not fit for secrets.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+
+use super::splitmix::{STEP, mix};
 
 thread_local! {
     static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0u8));
@@ -13,15 +15,12 @@ pub fn seed(seed: u64) {
     STATE.set(seed);
 }
 
-/// A random number, good enough for jitter and dice.
+/// A random number, good enough for jitter and random choices.
 pub fn random() -> u64 {
-    // splitmix64
     STATE.with(|state| {
-        let s = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        state.set(s);
-        let z = (s ^ (s >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let next = state.get().wrapping_add(STEP);
+        state.set(next);
+        mix(next)
     })
 }
 

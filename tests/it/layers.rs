@@ -107,7 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("sim", &["codec"]),
-    ("replay", &["route"]),
+    ("replay", &["route", "util"]),
     (
         "cmd",
         &[

@@ -73,7 +73,7 @@ const RAW: u8 = 2;
 
 /// Answer, as `{"success":true,"data":{"key":{"ok":true,"values":[…],…},…}}`.
 #[derive(Deserialize)]
-struct Found<'a> {
+struct LookupReply<'a> {
     #[serde(borrow, default)]
     data: HashMap<Cow<'a, str>, Entry<'a>>,
 }
@@ -272,7 +272,7 @@ fn placements(
     indexes: &[u32],
     spelling: u8,
 ) -> Result<Vec<Placement>, PoolError> {
-    let found: Found<'_> = read(body)?;
+    let found: LookupReply<'_> = read(body)?;
     let mut hosts: HashMap<&str, Option<Arc<str>>> = HashMap::new();
     let placement = |index: &u32| {
         let entry = found.data.get(key(keys, *index)?);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::super::dispatch::Dispatch;
 use super::super::holders::Holders;
-use super::super::random::{Random, mix};
+use super::super::random::Random;
 use super::super::trace::BLOCK_TOKENS;
 use super::{Event, VICTIM, WAKE_S_MIN, World};
 use crate::replay::arrivals::Arrival;
 use crate::route::{CacheView, Job, LaneId, PoolHits};
+use crate::util::splitmix::mix;
 
 /// Gateways' view of prefix caches.
 struct View<'a> {

@@ -250,10 +250,10 @@ impl PrefillScheduler {
 
     /// A prefiller was sent so many requests by others. They are taken to be as long as ours are on
     /// average.
-    pub fn foreign(&mut self, lane: LaneId, requests: f64) {
+    pub fn set_external_requests(&mut self, lane: LaneId, requests: f64) {
         let each_s = self.mean_prefill_s;
         if let Some(lane) = self.lane_mut(lane) {
-            lane.foreign_s = (requests * each_s).max(0.0);
+            lane.external_s = (requests * each_s).max(0.0);
         }
     }
 

@@ -20,7 +20,7 @@ const MEAN_STEP: f64 = 0.05;
 /// The best that were not taken, for who asks why.
 const RUNNERS_UP: usize = 3;
 
-/// One walk: its moment, who tells of caches, and the dice.
+/// One walk: its moment, the source of cache reports, and random numbers.
 struct Walk<'a> {
     now: Seconds,
     sight: &'a dyn CacheView,
@@ -125,8 +125,8 @@ impl PrefillScheduler {
             }
         }
         let all = self.all_terms(waiting, now, &walk.outlooks, others);
-        let dice = TieBreak { turn: self.turn, random: (walk.random)() };
-        let at = self.best(waiting, &all, dice)?;
+        let tie_break = TieBreak { turn: self.turn, random: (walk.random)() };
+        let at = self.best(waiting, &all, tie_break)?;
         let best = all.get(at).copied()?;
         let outlook = walk.outlooks.get_mut(usize::from(best.lane.0))?.as_mut()?;
         outlook.backlog_s += best.prefill_s;
@@ -224,7 +224,7 @@ impl PrefillScheduler {
         all
     }
 
-    fn best(&self, waiting: &Waiting, all: &[Terms], dice: TieBreak) -> Option<usize> {
+    fn best(&self, waiting: &Waiting, all: &[Terms], tie_break: TieBreak) -> Option<usize> {
         if self.settings.policy == Policy::Predicted {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
             let most_s = least + TIE_S.max(TIE_SHARE * least);
@@ -235,15 +235,15 @@ impl PrefillScheduler {
             let has = |it: &Terms| (it.hit.any_tokens, it.hit.hbm_tokens);
             let most = close().map(|(_, it)| has(it)).max();
             let tied = || close().filter(|(_, it)| Some(has(it)) == most);
-            let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
+            let turn = usize::try_from(tie_break.turn % tied().count().max(1) as u64).unwrap_or(0);
             return tied().nth(turn).map(|(at, _)| at);
         }
         let candidates: SmallVec<[Candidate; 32]> = all.iter().map(|it| self.candidate(it)).collect();
         if let Some(rule) = self.settings.rule {
-            return rule(&candidates, dice);
+            return rule(&candidates, tie_break);
         }
         let asked = RequestFacts { prompt_tokens: waiting.job.prompt_tokens, session: waiting.job.session };
-        choose(self.settings.policy, &candidates, asked, dice)
+        choose(self.settings.policy, &candidates, asked, tie_break)
     }
 
     /// Loads that the policies of others look at.
@@ -307,12 +307,12 @@ fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing
     if waiting.tried.iter().any(|tried| usize::from(tried.0) == at) {
         Standing::Tried
     } else {
-        lane.standing(now, dice(waiting.ticket, at))
+        lane.standing(now, draw(waiting.ticket, at))
     }
 }
 
 /// Between 0 and 1, evenly, and the same as long as a request waits.
-fn dice(ticket: Ticket, at: usize) -> f64 {
+fn draw(ticket: Ticket, at: usize) -> f64 {
     let mixed = xxhash_rust::xxh3::xxh3_64_with_seed(&ticket.0.to_le_bytes(), at as u64);
     mixed as f64 / u64::MAX as f64
 }

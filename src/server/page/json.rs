@@ -97,7 +97,7 @@ fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Va
     let (load, hits) = (instance.load(), instance.hits().tokens());
     let now_ms = gateway.relay.fleet.now_ms();
     let (models, models_more) = gateway.served.by(instance.endpoint());
-    let (beyond_requests, beyond_tokens) = instance.beyond();
+    let (beyond_requests, beyond_tokens) = instance.external_load();
     let last_error = instance.meter().last_failure();
     json!({
         "role": instance.role().name(),

@@ -1,16 +1,19 @@
 //! The expectation of a cell, by rules alone. Nothing here was copied from what the gateway does.
 //!
 //! 1. Before the client's first byte a failure is tried elsewhere, at most `retry.attempts` times
-//! per leg: one engine of two    at fault is invisible, and when all are, the error names the leg
-//! and what happened to it. 2. An engine's 4xx is its role's word on the request when another
-//! engine says the same, and is passed on unchanged. (One that    has served since its last refusal
-//! is believed at once; here none has.) 429 says that it is busy, as 503 does: a request that
-//! all refuse so stands in line and is tried again, a bounded number of times. 3. A hand-off goes
-//! to another decoder only if the first can't have had it; else the prompt is prefilled again. 4.
-//! After the first byte the rest comes from another pair, where that is on and exact, or an error
-//! event ends the stream. 5. KV stays pinned only where nobody can free it: its name was lost with
-//! the prefiller's answer, or it was in the hands of    an engine that neither fetched nor gave
-//! back, or there is no decoder that takes it.
+//!    per leg: one engine of two at fault is invisible, and when all are, the error names the leg
+//!    and what happened to it.
+//! 2. An engine's 4xx is its role's word on the request when another engine says the same, and is
+//!    passed on unchanged. (One that has served since its last refusal is believed at once; here
+//!    none has.) 429 says that it is busy, as 503 does: a request that all refuse so stands in line
+//!    and is tried again, a bounded number of times.
+//! 3. A hand-off goes to another decoder only if the first can't have had it; else the prompt is
+//!    prefilled again.
+//! 4. After the first byte the rest comes from another pair, where that is on and exact, or an
+//!    error event ends the stream.
+//! 5. KV stays pinned only where nobody can free it: its name was lost with the prefiller's answer,
+//!    or it was in the hands of an engine that neither fetched nor gave back, or there is no
+//!    decoder that takes it.
 
 use std::ops::RangeInclusive;
 
