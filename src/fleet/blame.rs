@@ -47,10 +47,11 @@ impl Handoffs {
 
     /// The engine that a failure is held against. One that has begun nothing at all, while others
     /// read the same engine's KV, is not waiting for that.
-    fn judge(&self, pair: Pair, partners: Partners, (span, outcome): ((u64, u64), Outcome)) -> Verdict {
+    fn judge(&self, pair: Pair, partners: Partners, leg: FailedLeg) -> Verdict {
+        let FailedLeg { since_ms, now_ms, outcome } = leg;
         let mut evidence = self.lock();
-        match evidence.failed(pair, partners, span) {
-            Verdict::Unknown if outcome == Outcome::Stuck && evidence.is_read_elsewhere(pair, span.0) => {
+        match evidence.failed(pair, partners, since_ms, now_ms) {
+            Verdict::Unknown if outcome == Outcome::Stuck && evidence.is_read_elsewhere(pair, since_ms) => {
                 Verdict::Consumer(1)
             }
             verdict => verdict,
@@ -61,6 +62,13 @@ impl Handoffs {
     pub(super) fn forget(&self, id: InstanceId) {
         self.lock().forget(id);
     }
+}
+
+/// A leg that failed: the time since when it could have been served, its end, and the outcome.
+struct FailedLeg {
+    since_ms: u64,
+    now_ms: u64,
+    outcome: Outcome,
 }
 
 impl Fleet {
@@ -98,8 +106,8 @@ impl Fleet {
             Partners { producers: self.partners(producer.role()), consumers: self.partners(consumer.role()) };
         let pair = Pair { producer: producer.id(), consumer: consumer.id() };
         self.watch_handoffs();
-        let span = (since_ms.unwrap_or(now_ms), now_ms);
-        let verdict = self.handoffs.judge(pair, partners, (span, outcome));
+        let leg = FailedLeg { since_ms: since_ms.unwrap_or(now_ms), now_ms, outcome };
+        let verdict = self.handoffs.judge(pair, partners, leg);
         let blamed = match verdict {
             Verdict::Producer(_) => Some(producer),
             Verdict::Consumer(_) => Some(consumer),

@@ -146,7 +146,7 @@ impl Relay {
                 Err(failure) => failure,
             };
             let is_decoder = role == Role::Decode;
-            if is_decoder && self.room_after((role, &failure), ask.arrived, &mut decode).await? {
+            if is_decoder && self.room_after(role, &failure, ask.arrived, &mut decode).await? {
                 before = Some(Lost { role, failure });
                 continue;
             }

@@ -124,7 +124,7 @@ impl Relay {
                 Ok(refusal) => return Ok(ItemEnd::Refused(Box::new(refusal))),
                 Err(failure) => failure,
             };
-            if self.room_after((Role::Encode, &failure), ask.arrived, &mut tries).await? {
+            if self.room_after(Role::Encode, &failure, ask.arrived, &mut tries).await? {
                 continue;
             }
             if tries.left == 0

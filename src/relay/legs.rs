@@ -270,7 +270,7 @@ impl Relay {
                 let response = self
                     .exchange(&ask, LegTarget { reservation: &reservation, span: &mut span }, &edit, &written)
                     .await?;
-                begin(response, (&ask, reservation.instance()), &settings).await
+                begin(response, &ask, reservation.instance(), &settings).await
             });
             // The request's own limit runs beside it.
             let waiting = origin.waiting(&ask, reservation.instance());
@@ -419,7 +419,8 @@ pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result
 /// this decoder's.
 async fn begin(
     response: Response<Reply>,
-    (ask, decoder): (&Ask, &Arc<Instance>),
+    ask: &Ask,
+    decoder: &Arc<Instance>,
     settings: &Settings,
 ) -> Result<(http::response::Parts, Begun), Failure> {
     if response.status().is_success() && is_sse(response.headers()) {

@@ -337,7 +337,7 @@ impl Relay {
     /// Waits until both legs may be tried again after a decode leg that failed. False if they are
     /// not to be.
     async fn tries_again(&self, ask: &Ask, failure: &Failure, decode: &mut Tries) -> Result<bool, Error> {
-        if self.room_after((Role::Decode, failure), ask.arrived, decode).await? {
+        if self.room_after(Role::Decode, failure, ask.arrived, decode).await? {
             return Ok(true);
         }
         let over = decode.left == 0 || is_final(ask, failure) || self.has_tried_in_vain(decode);

@@ -98,7 +98,7 @@ impl Relay {
             let offered = if may_offer { self.offer(&ask) } else { None };
             let takes = offered.is_some();
             may_offer &= !takes;
-            let attempt = pin!(self.prefill_and_early(&ask, (reservation, offered), decode));
+            let attempt = pin!(self.prefill_and_early(&ask, reservation, offered, decode));
             let ended = meanwhile(attempt, || self.chosen(&ask, chosen, ledger)).await;
             if takes && may_be_of_the_offer(&ended) {
                 self.meters.kv_offers(Outcome::Refused.name(), 1);
@@ -124,7 +124,7 @@ impl Relay {
                 Ok(refusal) => return Ok((PrefillEnd::Refused(refusal), None)),
                 Err(failure) => failure,
             };
-            if self.room_after((Role::Prefill, &failure), ask.arrived, &mut tries).await? {
+            if self.room_after(Role::Prefill, &failure, ask.arrived, &mut tries).await? {
                 continue;
             }
             if tries.left == 0
@@ -181,7 +181,8 @@ impl Relay {
     async fn prefill_and_early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (reservation, offer): (Reservation, Option<Offer>),
+        reservation: Reservation,
+        offer: Option<Offer>,
         decode: &mut Tries,
     ) -> Result<Ended, Failure> {
         let transfer = match self.transfer(&reservation).await {

@@ -453,7 +453,7 @@ impl Relay {
         let need = Need { tokens, tried: refused, random: rng::random(), under_way: true, ..Need::default() };
         let Some(reservation) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };
         let (written, salt) = (Written::default(), late.then(rng::random));
-        let sent = self.fetch_once(lost, (&reservation, salt), &written);
+        let sent = self.fetch_once(lost, &reservation, salt, &written);
         match tokio::time::timeout(RELEASE_TIME, sent).await {
             Ok(Ok(status)) if fetched_or_told(dialect, status) => {
                 if status.is_success() {
@@ -480,12 +480,12 @@ impl Relay {
     async fn fetch_once(
         &self,
         lost: &Lost,
-        (reservation, salt): (&Reservation, Option<u64>),
+        reservation: &Reservation,
+        salt: Option<u64>,
         written: &Written,
     ) -> Result<StatusCode, SendError> {
-        let ask = &lost.ask;
-        let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff, salt);
-        Ok(self.upstream.send(ask.leg(reservation, &edit), written).await?.status())
+        let edit = dialect::release_edit(lost.ask.api, &lost.ask.body, &lost.handoff, salt);
+        Ok(self.upstream.send(lost.ask.leg(reservation, &edit), written).await?.status())
     }
 }
 

@@ -160,7 +160,8 @@ impl Relay {
     /// `Overloaded` when all stay busy.
     pub(super) async fn room_after(
         &self,
-        (role, failure): (Role, &Failure),
+        role: Role,
+        failure: &Failure,
         arrived: Instant,
         tries: &mut Tries,
     ) -> Result<bool, Error> {

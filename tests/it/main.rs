@@ -48,6 +48,7 @@ mod proof;
 mod replay;
 mod resume;
 mod route;
+mod signatures;
 mod sizing;
 mod surface;
 mod tidy;

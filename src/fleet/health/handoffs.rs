@@ -102,25 +102,25 @@ impl Record {
     }
 }
 
-/// One side's part in a pair.
+/// One of the two engines of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum PairMember {
     Producer,
     Consumer,
 }
 
-impl Side {
+impl PairMember {
     fn of(self, pair: &Pair) -> InstanceId {
         match self {
-            Side::Producer => pair.producer,
-            Side::Consumer => pair.consumer,
+            PairMember::Producer => pair.producer,
+            PairMember::Consumer => pair.consumer,
         }
     }
 
-    fn other(self) -> Side {
+    fn other(self) -> PairMember {
         match self {
-            Side::Producer => Side::Consumer,
-            Side::Consumer => Side::Producer,
+            PairMember::Producer => PairMember::Consumer,
+            PairMember::Consumer => PairMember::Producer,
         }
     }
 }
@@ -142,15 +142,15 @@ impl Evidence {
 
     /// The consumer has failed with the producer's KV at `now_ms`, in a leg that could have been
     /// served since `since_ms`: what others did meanwhile counts.
-    pub fn failed(&mut self, pair: Pair, partners: Partners, (since_ms, now_ms): (u64, u64)) -> Verdict {
+    pub fn failed(&mut self, pair: Pair, partners: Partners, since_ms: u64, now_ms: u64) -> Verdict {
         let record = self.record(pair, now_ms);
         record.failed += 1.0;
         let since_ms = since_ms.max(record.served_ms.unwrap_or(0));
         record.failing_since_ms.get_or_insert(since_ms);
-        let of_producer = self.at_fault(Side::Producer, pair.producer, partners.consumers);
+        let of_producer = self.at_fault(PairMember::Producer, pair.producer, partners.consumers);
         let of_consumer = match partners.consumers {
             0 | 1 => self.fails_with_all(pair.consumer, partners.producers),
-            _ => self.at_fault(Side::Consumer, pair.consumer, partners.producers),
+            _ => self.at_fault(PairMember::Consumer, pair.consumer, partners.producers),
         };
         match (of_producer, of_consumer) {
             (Some(on), with) if with.is_none_or(|with| on >= with) => Verdict::Producer(on),
@@ -161,7 +161,7 @@ impl Evidence {
 
     /// True if another consumer has read the producer's KV since `since_ms`.
     pub fn is_read_elsewhere(&self, pair: Pair, since_ms: u64) -> bool {
-        self.does_well(Side::Producer, pair.producer, (pair.consumer, since_ms))
+        self.does_well(PairMember::Producer, pair.producer, pair.consumer, since_ms)
     }
 
     /// True if the pair fails while both do well with others: it is tried again only now and then.
@@ -195,11 +195,11 @@ impl Evidence {
 
     /// With how many partners an engine fails, if it is at fault: they are several (or all that
     /// there are), each has done well with somebody else since, and it does well with fewer.
-    fn at_fault(&self, side: Side, id: InstanceId, partners: usize) -> Option<usize> {
+    fn at_fault(&self, side: PairMember, id: InstanceId, partners: usize) -> Option<usize> {
         let mine = || self.pairs.iter().filter(|(pair, _)| side.of(pair) == id);
         let fails = |(pair, record): (&Pair, &Record)| {
             let since_ms = record.fails_since()?;
-            self.does_well(side.other(), side.other().of(pair), (id, since_ms)).then_some(record.failed)
+            self.does_well(side.other(), side.other().of(pair), id, since_ms).then_some(record.failed)
         };
         let (mut failing, mut failures) = (0, 0.0);
         for failed in mine().filter_map(fails) {
@@ -225,7 +225,7 @@ impl Evidence {
     }
 
     /// True if an engine has done well since `since_ms` with another partner than `except`.
-    fn does_well(&self, side: Side, id: InstanceId, (except, since_ms): (InstanceId, u64)) -> bool {
+    fn does_well(&self, side: PairMember, id: InstanceId, except: InstanceId, since_ms: u64) -> bool {
         self.pairs.iter().any(|(pair, record)| {
             side.of(pair) == id
                 && side.other().of(pair) != except
@@ -237,8 +237,8 @@ impl Evidence {
     fn avoid(&mut self, pair: Pair, now_ms: u64) -> Option<u64> {
         let record = self.pairs.get(&pair)?;
         let since_ms = record.fails_since().filter(|_| record.failed >= REPEATED)?;
-        let both = self.does_well(Side::Producer, pair.producer, (pair.consumer, since_ms))
-            && self.does_well(Side::Consumer, pair.consumer, (pair.producer, since_ms));
+        let both = self.does_well(PairMember::Producer, pair.producer, pair.consumer, since_ms)
+            && self.does_well(PairMember::Consumer, pair.consumer, pair.producer, since_ms);
         let record = self.pairs.get_mut(&pair).filter(|_| both)?;
         if now_ms >= record.avoided_until_ms {
             record.avoided_for_ms = (record.avoided_for_ms * 2).clamp(AVOIDED_MS, AVOIDED_MAX_MS);
@@ -267,7 +267,7 @@ mod tests {
             let (producer, consumer) = (turn % 4, (turn / 4 + turn) % 4);
             let pair = pair(producer, consumer);
             if fails(producer, consumer) {
-                verdicts.push((pair, evidence.failed(pair, FOUR, (now_ms, now_ms))));
+                verdicts.push((pair, evidence.failed(pair, FOUR, now_ms, now_ms)));
             } else {
                 evidence.served(pair, now_ms);
             }
@@ -326,12 +326,12 @@ mod tests {
         for producer in 0..2 {
             evidence.served(pair(producer, 1), 500);
         }
-        assert_eq!(evidence.failed(pair(0, 0), FOUR, (100, 1_000)), Verdict::Unknown);
-        assert_eq!(evidence.failed(pair(1, 0), FOUR, (100, 1_000)), Verdict::Consumer(2));
+        assert_eq!(evidence.failed(pair(0, 0), FOUR, 100, 1_000), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(1, 0), FOUR, 100, 1_000), Verdict::Consumer(2));
         let mut evidence = Evidence::default();
         for producer in 0..2 {
             evidence.served(pair(producer, 1), 500);
-            let verdict = evidence.failed(pair(producer, 0), FOUR, (1_000, 1_000));
+            let verdict = evidence.failed(pair(producer, 0), FOUR, 1_000, 1_000);
             assert_eq!(verdict, Verdict::Unknown, "of this moment nothing is known");
         }
     }
@@ -341,7 +341,7 @@ mod tests {
         let mut evidence = Evidence::default();
         play(&mut evidence, 1_000, |_, _| false);
         for partner in 0..4 {
-            let verdict = evidence.failed(pair(partner, partner), FOUR, (1_000, 1_000));
+            let verdict = evidence.failed(pair(partner, partner), FOUR, 1_000, 1_000);
             assert_eq!(verdict, Verdict::Unknown, "a request that fails wherever it goes");
         }
         let verdicts = play(&mut Evidence::default(), 3_000, |_, _| true);
@@ -352,20 +352,20 @@ mod tests {
     fn a_lone_partner_is_enough_where_there_is_no_other() {
         let mut evidence = Evidence::default();
         let one = Partners { producers: 2, consumers: 1 };
-        assert_eq!(evidence.failed(pair(0, 0), one, (0, 0)), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(0, 0), one, 0, 0), Verdict::Unknown);
         evidence.served(pair(1, 0), 1);
-        assert_eq!(evidence.failed(pair(0, 0), one, (2, 2)), Verdict::Producer(1));
+        assert_eq!(evidence.failed(pair(0, 0), one, 2, 2), Verdict::Producer(1));
     }
 
     #[test]
     fn the_only_consumer_is_at_fault_where_it_fails_with_several_producers_or_with_the_only_one() {
         let lone = |producers| Partners { producers, consumers: 1 };
         let mut evidence = Evidence::default();
-        assert_eq!(evidence.failed(pair(0, 0), lone(2), (0, 0)), Verdict::Unknown);
-        assert_eq!(evidence.failed(pair(0, 0), lone(2), (1, 1)), Verdict::Unknown);
-        assert_eq!(evidence.failed(pair(1, 0), lone(2), (2, 2)), Verdict::Consumer(2));
+        assert_eq!(evidence.failed(pair(0, 0), lone(2), 0, 0), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(0, 0), lone(2), 1, 1), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(1, 0), lone(2), 2, 2), Verdict::Consumer(2));
         let mut evidence = Evidence::default();
-        assert_eq!(evidence.failed(pair(0, 0), lone(1), (0, 0)), Verdict::Consumer(1));
+        assert_eq!(evidence.failed(pair(0, 0), lone(1), 0, 0), Verdict::Consumer(1));
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
             evidence.served(pair(n, n), n);
         }
         assert_eq!(evidence.pairs.len(), MOST_PAIRS);
-        evidence.failed(pair(1, 1), FOUR, (10_000, 10_000));
+        evidence.failed(pair(1, 1), FOUR, 10_000, 10_000);
         evidence.served(pair(1, 2), 10_000 + 10 * MEMORY_MS);
         let record = evidence.record(pair(1, 1), 10_000 + 10 * MEMORY_MS);
         assert!(record.failed < 0.001, "{record:?}");
