@@ -1,6 +1,8 @@
-//! A request, ready to be driven.
+//! A generating request in its phases: as it was received, and with what was found out of its prompt.
+//! The third is its [`Placement`](crate::fleet::Placement).
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -25,9 +27,9 @@ const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Header of which engines make their own ids.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A generating request: its body scanned, its headers cleaned.
+/// A request as it was received: its body scanned, its headers cleaned.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ReceivedRequest {
     /// Shape of the request.
     pub api: Api,
     /// The id that the client, both engines and the log share.
@@ -43,19 +45,12 @@ pub struct Ask {
     pub body: Object,
     /// Facts that were read from the body.
     pub shape: Shape,
-    /// Facts for routing; missing ones are added once the prompt is read.
-    pub job: Arc<Job>,
-    /// Question to the pool about its prompt, if it is to be repeated.
-    pub asked: Option<PoolQuery>,
-    /// As a turn of a conversation, where decoders offer KV back.
-    pub turn: Option<ConversationTurn>,
-    /// See [`Ask::plan`]; shared by all that are the same request. `None` where no stream is to be
-    /// continued.
+    /// See [`ReceivedRequest::plan`]; shared by all that are the same request. `None` where no
+    /// stream is to be continued.
     pub resume: Option<Arc<OnceLock<Option<Plan>>>>,
-    /// Parameters of its items from encoders, for both engines (`ec_transfer_params`).
-    pub encoded: Option<Bytes>,
-    /// The encoders that said it.
-    pub encoders: Arc<[Arc<Instance>]>,
+    /// Encodings of its items, where encoders have made some. The continuation of its stream has
+    /// them, too.
+    pub encodings: Option<ItemEncodings>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
     pub http2: bool,
     /// Time at which its head was read.
@@ -64,22 +59,62 @@ pub struct Ask {
     pub trace: Option<Arc<Scope>>,
 }
 
+/// What encoders made of a request's items.
+#[derive(Clone, Debug)]
+pub struct ItemEncodings {
+    /// The parameters for both engines (`ec_transfer_params`).
+    pub params: Bytes,
+    /// The encoders that have the embeddings.
+    pub encoders: Arc<[Arc<Instance>]>,
+}
+
+/// A request whose prompt was looked at, as far as that can be done.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The request.
+    pub received: ReceivedRequest,
+    /// Facts for routing.
+    pub job: Arc<Job>,
+    /// Question to the pool about its prompt, if it is to be repeated.
+    pub asked: Option<PoolQuery>,
+    /// As a turn of a conversation, where decoders offer KV back.
+    pub turn: Option<ConversationTurn>,
+}
+
+impl Deref for Ask {
+    type Target = ReceivedRequest;
+
+    fn deref(&self) -> &ReceivedRequest {
+        &self.received
+    }
+}
+
 impl Ask {
     /// The same request under another id towards engines, one that nobody else knows.
     pub fn under(&self, id: &str) -> Ask {
         let mut ask = self.clone();
         if let Ok(id) = HeaderValue::from_str(id) {
-            ask.headers.insert(REQUEST_ID, id);
+            ask.received.headers.insert(REQUEST_ID, id);
         }
         ask
     }
+}
 
-    /// Another question of the gateway's own, for the same client: `body` goes to `target`. Of what
-    /// is known of the prompt it has nothing.
-    pub fn instead(&self, target: PathAndQuery, body: Object) -> Ask {
+impl ReceivedRequest {
+    /// The request for routing by `job`, without questions about its prompt.
+    pub fn with_job(self, job: Arc<Job>) -> Ask {
+        Ask { received: self, job, asked: None, turn: None }
+    }
+
+    /// Another question of the gateway's own, for the same client: `body` goes to `target`.
+    pub fn instead(&self, target: PathAndQuery, body: Object) -> ReceivedRequest {
         let api = Api::Completions;
-        let (shape, job) = (Shape::read(api, &body), Arc::default());
-        Ask { api, target, shape, body, job, asked: None, turn: None, ..self.clone() }
+        ReceivedRequest { api, target, shape: Shape::read(api, &body), body, ..self.clone() }
+    }
+
+    /// The encoders that have embeddings of its items.
+    pub fn encoders(&self) -> Arc<[Arc<Instance>]> {
+        self.encodings.as_ref().map(|encodings| encodings.encoders.clone()).unwrap_or_default()
     }
 
     /// Plan for continuing its stream if it breaks; `None` where it is not followed. Read from the
@@ -110,8 +145,8 @@ impl Ask {
             method: Method::POST,
             target: &self.target,
             headers,
-            body: match &self.encoded {
-                Some(encoded) => self.body.splice(&edit.clone().set(encode::PARAMS, encoded.clone())),
+            body: match &self.encodings {
+                Some(made) => self.body.splice(&edit.clone().set(encode::PARAMS, made.params.clone())),
                 None => self.body.splice(edit),
             },
         }

@@ -21,7 +21,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::Role;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Whole};
-use crate::relay::ask::Ask;
+use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::legs::DecodeEnd;
 use crate::relay::merged::Merged;
 use crate::relay::resume::Follower;
@@ -68,7 +68,7 @@ impl Relay {
     /// As of [`Relay::drive`].
     pub(super) async fn drive_all(
         self: &Arc<Self>,
-        ask: Ask,
+        ask: ReceivedRequest,
         batch: Batch,
         mut ledger: Ledger,
     ) -> Result<Answer, Box<Refusal>> {
@@ -103,11 +103,12 @@ impl Relay {
     /// The first that fails, or is refused, ends the others.
     async fn all_begin(
         self: &Arc<Self>,
-        mut ask: Ask,
+        request: ReceivedRequest,
         batch: Batch,
         ledger: &mut Ledger,
     ) -> Result<MergedAnswer, Error> {
-        ask.job = Arc::new(job::of(&ask, None, None, &self.fleet));
+        let job = Arc::new(job::of(&request, None, None, &self.fleet));
+        let ask = request.with_job(job);
         let alone = self.let_all_in(&ask, &batch, ledger).await?;
         let (ask, batch) = (Arc::new(ask), Arc::new(batch));
         let leave = |at| -> Leaving {
@@ -146,7 +147,7 @@ impl Relay {
     async fn let_all_in(&self, ask: &Ask, batch: &Batch, ledger: &mut Ledger) -> Result<bool, Error> {
         self.has_decoder().await?;
         self.take_place(Role::Decode, ledger)?;
-        if self.bypass(&part_of(ask, batch, 0)?).is_none() {
+        if self.bypass(&part_of(ask, batch, 0)?.with_job(Arc::default())).is_none() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
             let passage = self.vacancy(Role::Decode, ask.arrived).await?;
@@ -172,7 +173,7 @@ impl Relay {
 }
 
 /// The request for one of the prompts.
-fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
+fn part_of(whole: &ReceivedRequest, batch: &Batch, at: usize) -> Result<ReceivedRequest, Error> {
     let unreadable = |e: crate::codec::json::JsonError| {
         Error::new(Kind::InvalidJson, format!("a prompt can't be asked by itself: {e}"))
     };
@@ -183,7 +184,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
     if let Ok(id) = HeaderValue::from_str(&batch::part_id(name, at)) {
         headers.insert(REQUEST_ID, id);
     }
-    Ok(Ask {
+    Ok(ReceivedRequest {
         api: Api::Completions,
         id,
         name: whole.name.clone(),
@@ -191,12 +192,8 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         headers,
         shape: Shape::read(Api::Completions, &body),
         body,
-        job: Arc::default(),
-        asked: None,
-        turn: None,
         resume: None,
-        encoded: None,
-        encoders: Arc::default(),
+        encodings: None,
         http2: whole.http2,
         arrived: whole.arrived,
         trace: whole.trace.as_ref().map(|scope| scope.part(at)),

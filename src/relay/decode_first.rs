@@ -23,7 +23,7 @@ use crate::dialect::{self, Transfer, layerwise};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Placement, Reservation, Role};
 use crate::relay::account::Ledger;
-use crate::relay::ask::Ask;
+use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::decision_log::OutcomeWriter;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, DecodeSpec, Opening, PrefillEnd, PrefillSpec};
@@ -82,7 +82,7 @@ enum Prefilled {
 
 impl Relay {
     /// Reason why a request has no prefill leg, whatever the loads.
-    pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
+    pub(super) fn must_bypass(&self, ask: &ReceivedRequest) -> Option<Bypass> {
         let speech = self.speech.now();
         speech.dialect.bypass(ask.api, &ask.body, &ask.shape, speech.batch)
     }
@@ -223,7 +223,7 @@ impl Relay {
             let _ = tell.try_send(Note { instance, choice, at, outcome_writer });
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
             let prefiller = reservation.instance().clone();
-            let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders.clone() };
+            let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders() };
             let spec = PrefillSpec { transfer, partners };
             let leg = self.clone().prefill_once(ask.clone(), reservation, spec, Written::default());
             let failure = match leg.await {

@@ -17,7 +17,7 @@ use crate::codec::json::Edit;
 use crate::dialect::encode::{Encoded, Items};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Need, Outcome, Pace, Reservation, Role};
-use crate::relay::ask::Ask;
+use crate::relay::ask::{Ask, ItemEncodings};
 use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::legs::{LegTarget, SizeLimit, whole};
 use crate::relay::progress::Waiting;
@@ -94,8 +94,8 @@ impl Relay {
                 }
             }
         }
-        ask.encoded = all.params();
-        ask.encoders = if ask.encoded.is_some() { encoders.into() } else { Arc::default() };
+        let made = |params| ItemEncodings { params, encoders: encoders.into() };
+        ask.received.encodings = all.params().map(made);
         Ok(encodings)
     }
 
@@ -111,7 +111,8 @@ impl Relay {
             tries.start(reservation.instance());
             // Engines that meet an id again take it for the same request.
             let id = format!("{}:{at}:{:06x}", ask.id, rng::random() & 0xff_ffff);
-            let item = Ask { body: body.clone(), ..ask.under(&id) };
+            let mut item = ask.under(&id);
+            item.received.body = body.clone();
             let failure = match self.encode_once(&item, &reservation).await {
                 Ok(end) => {
                     self.compare_refusals(&ask.id, end.status(), &mut tries);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fleet::Fleet;
-use crate::relay::ask::Ask;
+use crate::relay::ask::ReceivedRequest;
 use crate::relay::lookup::{Blocks, PromptLookup};
 use crate::route::{Job, PoolHits, estimate};
 
@@ -25,7 +25,12 @@ const OWN_BLOCK_TOKENS: usize = 16;
 const TEXT_BLOCK_BYTES: usize = 1024;
 
 /// All that is known of a request whose prompt has these `tokens`, if they are known.
-pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&PromptLookup>, fleet: &Fleet) -> Job {
+pub(super) fn of(
+    ask: &ReceivedRequest,
+    tokens: Option<&Arc<[u32]>>,
+    found: Option<&PromptLookup>,
+    fleet: &Fleet,
+) -> Job {
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let named = found.map(|found| &found.blocks).filter(|blocks| blocks.tokens > 0).cloned();
     let is_named = named.is_some();
@@ -44,7 +49,7 @@ pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&PromptLo
 
 /// Names that serve the gateway alone, to know a prompt again that it has seen before: of its
 /// tokens, or else of its text.
-fn own_blocks(ask: &Ask, tokens: Option<&Arc<[u32]>>) -> Blocks {
+fn own_blocks(ask: &ReceivedRequest, tokens: Option<&Arc<[u32]>>) -> Blocks {
     let mut chain = Chain::new(ask);
     if let Some(tokens) = tokens {
         let mut bytes = Vec::with_capacity(4 * OWN_BLOCK_TOKENS);
@@ -74,7 +79,7 @@ struct Chain {
 
 impl Chain {
     /// Prompts of different models, or kept apart by a salt, have nothing in common.
-    fn new(ask: &Ask) -> Self {
+    fn new(ask: &ReceivedRequest) -> Self {
         let salt = ask.body.get("cache_salt").map_or(0, |salt| xxh3_64(salt.raw()));
         let model = ask.shape.model.as_deref().unwrap_or_default();
         Self { last: xxh3_64_with_seed(model.as_bytes(), salt), hashes: Vec::new() }
@@ -99,7 +104,7 @@ fn pool_hits(found: &PromptLookup, fleet: &Fleet) -> PoolHits {
     PoolHits { asked: answer.is_some(), anywhere_tokens: found.fetchable_tokens(), near: near.collect() }
 }
 
-fn session(ask: &Ask) -> Option<u64> {
+fn session(ask: &ReceivedRequest) -> Option<u64> {
     let header = ask.headers.get(SESSION_HEADER).map(|value| xxh3_64(value.as_bytes()));
     let member = || {
         let text = |key: &&str| ask.body.get(key).and_then(|value| value.as_str().map(Cow::into_owned));

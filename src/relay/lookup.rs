@@ -23,7 +23,7 @@ use crate::pool::events::held::{Heard, HeldPrefix, heard, tellers};
 use crate::pool::events::watch::SharedIndex;
 use crate::pool::{Gate, Inquiry, Lookup, PoolError, Presence, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
-use crate::relay::ask::Ask;
+use crate::relay::ask::ReceivedRequest;
 use crate::relay::pool_wait::StoreWaitPolicy;
 use crate::route::Job;
 use crate::tokenization::{BlockNaming, Prompts};
@@ -144,7 +144,7 @@ impl PromptLookup {
 
 impl Finder {
     /// Looks up the blocks of a request's prompt; `None` when they can't be named.
-    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<PromptLookup> {
+    pub async fn look_up(&self, ask: &ReceivedRequest, prompt: &Prompt) -> Option<PromptLookup> {
         let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
         let naming = self.prompts.naming().ok_or(Reason::Unnamed).map_err(unasked).ok()?;
         let work = Work {

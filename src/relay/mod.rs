@@ -78,7 +78,7 @@ use crate::util::swap::Live;
 use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
-use ask::Ask;
+use ask::{Ask, ReceivedRequest};
 use budget::Retries;
 use concurrent_decode::Early;
 use decision_log::DecisionLog;
@@ -171,16 +171,20 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
+    pub async fn drive(
+        self: &Arc<Self>,
+        request: ReceivedRequest,
+        mut ledger: Ledger,
+    ) -> Result<Answer, Box<Refusal>> {
         let settings = self.settings.now();
         // Where the decoder is asked first, a prefiller may understand the list.
-        if self.must_bypass(&ask) == Some(Bypass::SeveralPrompts)
-            && let Some(batch) = Batch::of(ask.api, &ask.body, settings.prompts)
+        if self.must_bypass(&request) == Some(Bypass::SeveralPrompts)
+            && let Some(batch) = Batch::of(request.api, &request.body, settings.prompts)
         {
-            return Box::pin(self.drive_all(ask, batch, ledger)).await;
+            return Box::pin(self.drive_all(request, batch, ledger)).await;
         }
-        let end = ask.arrived + settings.total;
-        let ended = in_time(end, pin!(self.run(ask, &mut ledger))).await;
+        let end = request.arrived + settings.total;
+        let ended = in_time(end, pin!(self.run(request, &mut ledger))).await;
         match ended {
             Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
             Err(error) => {
@@ -193,15 +197,16 @@ impl Relay {
     /// Both legs of a request with one prompt, or of one of several.
     async fn run(
         self: &Arc<Self>,
-        mut ask: Ask,
+        mut request: ReceivedRequest,
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
-        self.can_be_served(&ask)?;
+        self.can_be_served(&request)?;
         if self.settings.now().resume {
-            ask.resume = Some(Arc::default());
+            request.resume = Some(Arc::default());
         }
         ledger.counts(self.budget.asked());
-        if let Some(found) = self.understand(&mut ask).await {
+        let (mut ask, found) = self.understand(request).await;
+        if let Some(found) = found {
             ledger.found(&found);
         }
         let mut tries = Tries::new(self.settings.now().attempts);
@@ -219,28 +224,28 @@ impl Relay {
     }
 
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
-    pub async fn understand(&self, ask: &mut Ask) -> Option<PromptLookup> {
-        let prompt = self.read_prompt(ask).await;
+    pub async fn understand(&self, mut request: ReceivedRequest) -> (Ask, Option<PromptLookup>) {
+        let prompt = self.read_prompt(&mut request).await;
         let mut found = match (&self.finder, &prompt) {
             (Some(finder), Some(prompt)) => {
-                let span = traced::step(ask, "lookup");
-                let found = finder.look_up(ask, prompt).await;
+                let span = traced::step(&request, "lookup");
+                let found = finder.look_up(&request, prompt).await;
                 traced::found(span, found.as_ref());
                 found
             }
             _ => None,
         };
-        let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
-        ask.job = Arc::new(job);
+        let tokens = prompt.as_ref().map(|prompt| &prompt.tokens);
+        let job = Arc::new(job::of(&request, tokens, found.as_ref(), &self.fleet));
         let again = found.as_mut().and_then(|found| found.asked.take());
-        ask.turn = prompt.as_ref().and_then(|prompt| self.turn(ask, &prompt.tokens));
-        ask.asked = again.filter(|_| !self.settings.now().pool_wait.is_zero());
-        found
+        let asked = again.filter(|_| !self.settings.now().pool_wait.is_zero());
+        let turn = tokens.and_then(|tokens| self.turn(&request, tokens));
+        (Ask { received: request, job, asked, turn }, found)
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no
     /// longer than reading the text, or `prompt.budget_ms` where an engine is asked.
-    async fn read_prompt(&self, ask: &mut Ask) -> Option<Prompt> {
+    async fn read_prompt(&self, ask: &mut ReceivedRequest) -> Option<Prompt> {
         let prompts = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none())?;
         let (began, mut span) = (Instant::now(), traced::step(ask, "tokenise"));
         let engine = self.fleet.any(Role::Prefill, rng::random()).map(|engine| engine.endpoint().clone());
@@ -345,7 +350,7 @@ impl Relay {
     }
 
     /// Refuses what one engine alone must answer where none can.
-    fn can_be_served(&self, ask: &Ask) -> Result<(), Error> {
+    fn can_be_served(&self, ask: &ReceivedRequest) -> Result<(), Error> {
         match self.must_bypass(ask).filter(|_| !self.speech.now().dialect.decodes_alone()) {
             None => Ok(()),
             Some(reason) => {

@@ -205,7 +205,7 @@ impl Relay {
             false => settings.abandon_grace,
         };
         let decoder = early.as_ref().and_then(Early::partner);
-        let partners = PrefillPartners { decoder, encoders: ask.encoders.clone() };
+        let partners = PrefillPartners { decoder, encoders: ask.encoders() };
         let spec = PrefillSpec { transfer, partners };
         let prefill = boxed(|| self.clone().prefill_once(ask.clone(), reservation, spec, written.clone()));
         let legs = boxed(|| concurrent_decode::beside(prefill, written.clone(), early));

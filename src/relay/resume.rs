@@ -19,7 +19,7 @@ use crate::dialect::resume::{Break, Next, Reason, Transcript};
 use crate::error::{Error, Kind};
 use crate::fleet::InstanceId;
 use crate::relay::account::Ledger;
-use crate::relay::ask::Ask;
+use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::legs::DecodeEnd;
 use crate::relay::stream::Source;
 use crate::relay::{Relay, Tries};
@@ -195,14 +195,14 @@ impl Follower {
                 return None;
             }
         };
-        let (ask, proof) = match next {
+        let (request, proof) = match next {
             Next::End(rest) => {
                 relay.meters.continuation("resumed", cause.name());
                 return Some(Continuation::End(rest));
             }
-            Next::Again => (self.ask.clone(), None),
+            Next::Again => (NextRequest::Same(self.ask.clone()), None),
             Next::Continue(body, prompt_tokens, proof) => {
-                (Arc::new(continued(&self.ask, body, prompt_tokens).ok()?), proof)
+                (NextRequest::Rest(Box::new(continued(&self.ask, body, prompt_tokens).ok()?)), proof)
             }
         };
         self.left -= 1;
@@ -210,14 +210,14 @@ impl Follower {
         Some(Continuation::Pair(Box::pin(async move {
             let going = async {
                 let shown = match &proof {
-                    Some(proof) => relay.shows(&ask, proof, tried).await,
+                    Some(proof) => relay.shows(request.received(), proof, tried).await,
                     None => Some(true),
                 };
                 if shown != Some(true) {
                     return Err(shown);
                 }
                 ledger.resumes(cause.name());
-                Ok(relay.again(ask, tried, &mut ledger).await)
+                Ok(relay.again(request, tried, &mut ledger).await)
             };
             let found = match timeout_at(end, going).await {
                 Ok(Ok(found)) => found,
@@ -259,11 +259,32 @@ impl Follower {
     }
 }
 
+/// Request for the pair that goes on with a stream.
+enum NextRequest {
+    /// The whole answer once more.
+    Same(Arc<Ask>),
+    /// The rest of the answer, after a prompt of its own.
+    Rest(Box<ReceivedRequest>),
+}
+
+impl NextRequest {
+    fn received(&self) -> &ReceivedRequest {
+        match self {
+            NextRequest::Same(ask) => ask,
+            NextRequest::Rest(request) => request,
+        }
+    }
+}
+
 /// The request for the rest of an answer.
-fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::codec::json::JsonError> {
+fn continued(
+    ask: &Ask,
+    body: Bytes,
+    prompt_tokens: u64,
+) -> Result<ReceivedRequest, crate::codec::json::JsonError> {
     let body = Object::scan(body, ScanLimits::default())?;
     let ask = ask.instead(PathAndQuery::from_static("/v1/completions"), body);
-    Ok(Ask { shape: Shape { prompt_tokens, ..ask.shape }, ..ask })
+    Ok(ReceivedRequest { shape: Shape { prompt_tokens, ..ask.shape }, ..ask })
 }
 
 impl Relay {
@@ -271,17 +292,13 @@ impl Relay {
     /// the next stream.
     async fn again(
         self: &Arc<Self>,
-        ask: Arc<Ask>,
+        request: NextRequest,
         tried: InstanceId,
         ledger: &mut Ledger,
     ) -> Result<Box<Source>, Error> {
-        let ask = match Arc::try_unwrap(ask) {
-            // A continuation, which has a prompt of its own.
-            Ok(mut ask) => {
-                self.understand(&mut ask).await;
-                Arc::new(ask)
-            }
-            Err(ask) => ask,
+        let ask = match request {
+            NextRequest::Same(ask) => ask,
+            NextRequest::Rest(request) => Arc::new(self.understand(*request).await.0),
         };
         let mut tries = Tries::new(self.settings.now().attempts);
         tries.tried.push(tried);

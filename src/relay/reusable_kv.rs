@@ -15,7 +15,7 @@ use crate::dialect::returned::{self, Returned};
 use crate::fleet::{Instance, Reservation, Sign};
 use crate::obs::Meters;
 use crate::relay::Relay;
-use crate::relay::ask::Ask;
+use crate::relay::ask::{Ask, ReceivedRequest};
 
 /// KV that decoders keep for the next turns of conversations.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Offers {
 
 impl Relay {
     /// The request as a turn, where decoders offer KV back and its tokens are these.
-    pub(super) fn turn(&self, ask: &Ask, tokens: &Arc<[u32]>) -> Option<ConversationTurn> {
+    pub(super) fn turn(&self, ask: &ReceivedRequest, tokens: &Arc<[u32]>) -> Option<ConversationTurn> {
         if self.settings.now().kept_back.is_zero() || !self.speech.now().dialect.takes_back() {
             return None;
         }

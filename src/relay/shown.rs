@@ -1,7 +1,6 @@
 //! Checks that a client has been shown all the text of its answer's tokens. An engine's tokenizer
 //! is asked, which holds nothing back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::resume::Proof;
 use crate::fleet::{InstanceId, Need, Role};
 use crate::relay::Relay;
-use crate::relay::ask::Ask;
+use crate::relay::ask::ReceivedRequest;
 use crate::upstream::{Written, collect};
 use crate::util::rng;
 
@@ -25,7 +24,12 @@ const ANSWER_BYTES: usize = 64 << 10;
 impl Relay {
     /// Asks an engine other than `tried`, if there is one, about the continuation `ask`; `None`
     /// where nobody answers.
-    pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> Option<bool> {
+    pub(super) async fn shows(
+        &self,
+        ask: &ReceivedRequest,
+        proof: &Proof,
+        tried: InstanceId,
+    ) -> Option<bool> {
         // Prefillers tokenise alike.
         for role in [Role::Decode, Role::Prefill] {
             let need = Need { tokens: 0, tried: &[tried], random: rng::random(), ..Need::default() };
@@ -45,7 +49,7 @@ impl Relay {
 }
 
 /// As vLLM's `/detokenize` has it (0.5 to 0.32).
-fn question(ask: &Ask, ids: &[u32]) -> Option<Ask> {
+fn question(ask: &ReceivedRequest, ids: &[u32]) -> Option<ReceivedRequest> {
     let mut body = json!({ "tokens": ids });
     if let Some(model) = &ask.shape.model {
         body["model"] = model.as_str().into();

@@ -12,7 +12,7 @@ use crate::dialect::Api;
 use crate::error::Error;
 use crate::fleet::{Instance, Placement};
 use crate::obs::failed_request;
-use crate::relay::ask::Ask;
+use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::failure::Failure;
 use crate::relay::lookup::PromptLookup;
 use crate::trace::{Kind, Scope, Span};
@@ -44,7 +44,7 @@ pub struct RequestEnd<'a> {
 }
 
 /// A step that the gateway takes by itself.
-pub(super) fn step(ask: &Ask, name: &'static str) -> Span {
+pub(super) fn step(ask: &ReceivedRequest, name: &'static str) -> Span {
     Span::begin(ask.trace.as_ref(), name, Kind::Internal)
 }
 

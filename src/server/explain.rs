@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
-use crate::relay::ask::Ask;
+use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::DecisionRecord;
 use crate::route::{Job, Terms};
 use crate::server::{Gateway, body, instances, openai, reply};
@@ -53,26 +53,21 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let body = gateway.scan(body)?;
     let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
     let shape = Shape::read(api, &body);
-    let (job, headers) = (Arc::default(), head.headers);
-    let mut ask = Ask {
+    let request = ReceivedRequest {
         api,
         id: String::new(),
         name: None,
         target,
-        headers,
+        headers: head.headers,
         body,
         shape,
-        job,
-        asked: None,
-        turn: None,
         resume: None,
-        encoded: None,
-        encoders: Arc::default(),
+        encodings: None,
         http2: false,
         arrived,
         trace: None,
     };
-    let found = gateway.relay.understand(&mut ask).await;
+    let (ask, found) = gateway.relay.understand(request).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
     let candidates = gateway.relay.fleet.scheduler().explain(&ask.job);
     let beliefs = gateway.relay.fleet.scheduler().beliefs();

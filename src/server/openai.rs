@@ -1,4 +1,4 @@
-//! The generating routes: from an HTTP request to an [`Ask`], and back.
+//! The generating routes: from an HTTP request to a [`ReceivedRequest`], and back.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::answer::AnswerBody;
-use crate::relay::ask::Ask;
+use crate::relay::ask::ReceivedRequest;
 use crate::relay::box_in_place::boxed;
 use crate::relay::request_ids::Name;
 use crate::server::adapter::Adapter;
@@ -90,7 +90,11 @@ pub(super) async fn generate(
 }
 
 /// Drives a request to its answer, or to a stream that is kept alive until the answer is there.
-async fn drive(gateway: &Arc<Gateway>, ask: Ask, ledger: Ledger) -> Result<Response<Body>, Box<Refusal>> {
+async fn drive(
+    gateway: &Arc<Gateway>,
+    ask: ReceivedRequest,
+    ledger: Ledger,
+) -> Result<Response<Body>, Box<Refusal>> {
     let edge = gateway.edge.now();
     let interval = edge.keep_alive;
     if interval.is_zero() || !ask.shape.stream || ask.shape.background {
@@ -129,7 +133,7 @@ async fn prepare(
     route: Route,
     request: Request<Body>,
     ledger: &mut Ledger,
-) -> Result<Ask, Error> {
+) -> Result<ReceivedRequest, Error> {
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
@@ -180,7 +184,7 @@ async fn prepare(
         scope.onto(&mut headers);
     }
     let http2 = head.version == Version::HTTP_2;
-    Ok(Ask {
+    Ok(ReceivedRequest {
         api,
         id,
         name,
@@ -188,12 +192,8 @@ async fn prepare(
         headers,
         body,
         shape,
-        job: Arc::default(),
-        asked: None,
-        turn: None,
         resume: None,
-        encoded: None,
-        encoders: Arc::default(),
+        encodings: None,
         http2,
         arrived,
         trace,

@@ -8,12 +8,13 @@ use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Api, Shape};
 use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::relay::ask::ReceivedRequest;
 use crate::route::Policy;
 
 /// A guard over a hand-off, and the receiving end of the queue.
 fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<AbandonedHandoff>) {
     let body = Object::scan("{}".into(), ScanLimits::default()).unwrap();
-    let ask = Ask {
+    let ask = ReceivedRequest {
         api: Api::Chat,
         id: "x".into(),
         name: None,
@@ -21,12 +22,8 @@ fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<Abandon
         headers: HeaderMap::new(),
         shape: Shape::read(Api::Chat, &body),
         body,
-        job: Arc::default(),
-        asked: None,
-        turn: None,
         resume: None,
-        encoded: None,
-        encoders: Arc::default(),
+        encodings: None,
         http2: false,
         arrived: Instant::now(),
         trace: None,
@@ -35,7 +32,15 @@ fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<Abandon
     fleet.add(Role::Prefill, Endpoint::new("p", 1));
     let reservation = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
     let (releases, orphans) = ReleaseQueue::new(1, &Arc::default(), fleet.pending_decodes());
-    (HandoffGuard::new(Arc::new(ask), handoff.map(Bytes::from), reservation, releases), orphans)
+    (
+        HandoffGuard::new(
+            Arc::new(ask.with_job(Arc::default())),
+            handoff.map(Bytes::from),
+            reservation,
+            releases,
+        ),
+        orphans,
+    )
 }
 
 /// True if a guard that went through `steps` is queued for release when it is dropped.
