@@ -25,7 +25,7 @@ use crate::relay::first_event::{self, Opened};
 use crate::relay::origin::{self, Origin, PrefillPartners};
 use crate::relay::prefill_report::PrefillReport;
 use crate::relay::progress::Waiting;
-use crate::relay::refusals;
+use crate::relay::refusals::{self, LegReply};
 use crate::relay::release::{self, HandoffGuard};
 use crate::relay::response_owners;
 use crate::relay::resume::Follower;
@@ -168,10 +168,12 @@ impl Relay {
                 let limit = SizeLimit { bytes: settings.prefill_reply_bytes, exceeded: Large::PrefillReply };
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
-                    return refusals::judge(reservation.instance(), response).map(Err);
+                    return refusals::judge(reservation.instance(), response).map(LegReply::Refused);
                 }
                 let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
-                reply.map(Ok).map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))
+                reply
+                    .map(LegReply::Served)
+                    .map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))
             });
             let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());
             let engine = reservation.instance();
@@ -180,8 +182,8 @@ impl Relay {
         };
         traced::ended(&mut span, &outcome);
         let Prefilled { handoff, said } = match outcome {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(refusal)) => {
+            Ok(LegReply::Served(reply)) => reply,
+            Ok(LegReply::Refused(refusal)) => {
                 self.fleet.report(reservation.instance(), Outcome::Declined);
                 return Ok(PrefillEnd::Refused(refusal));
             }

@@ -42,6 +42,13 @@ pub(super) struct Refusals {
     answer: Response<Bytes>,
 }
 
+/// An engine's answer to a leg.
+pub(super) enum LegReply<T> {
+    Served(T),
+    /// A refusal about the request, which is the client's answer.
+    Refused(Response<Bytes>),
+}
+
 /// True if an engine that answers so has too much to do.
 pub fn is_busy(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)

@@ -21,6 +21,7 @@ use crate::fleet::InstanceId;
 use crate::relay::account::Ledger;
 use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::legs::DecodeEnd;
+use crate::relay::shown::ShownText;
 use crate::relay::stream::Source;
 use crate::relay::{Relay, Tries};
 
@@ -211,20 +212,20 @@ impl Follower {
             let going = async {
                 let shown = match &proof {
                     Some(proof) => relay.shows(request.received(), proof, tried).await,
-                    None => Some(true),
+                    None => ShownText::All,
                 };
-                if shown != Some(true) {
-                    return Err(shown);
+                if !matches!(shown, ShownText::All) {
+                    return Resumption::Withheld(shown);
                 }
                 ledger.resumes(cause.name());
-                Ok(relay.again(request, tried, &mut ledger).await)
+                Resumption::Begun(relay.again(request, tried, &mut ledger).await)
             };
             let found = match timeout_at(end, going).await {
-                Ok(Ok(found)) => found,
-                Ok(Err(shown)) => {
+                Ok(Resumption::Begun(found)) => found,
+                Ok(Resumption::Withheld(shown)) => {
                     let (outcome, reason) = match shown {
-                        Some(_) => ("refused", Reason::HeldText.name()),
-                        None => ("failed", cause.name()),
+                        ShownText::Unknown => ("failed", cause.name()),
+                        _ => ("refused", Reason::HeldText.name()),
                     };
                     relay.meters.continuation(outcome, reason);
                     return (
@@ -257,6 +258,14 @@ impl Follower {
         }
         Ok(next)
     }
+}
+
+/// Attempt to go on with a stream.
+enum Resumption {
+    /// Another pair was asked.
+    Begun(Result<Box<Source>, Error>),
+    /// None was asked, since the client may lack a part of the text.
+    Withheld(ShownText),
 }
 
 /// Request for the pair that goes on with a stream.

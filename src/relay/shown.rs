@@ -21,30 +21,34 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Room for the text of a few tokens.
 const ANSWER_BYTES: usize = 64 << 10;
 
+/// State of a stream's text at its client, before a continuation.
+pub(super) enum ShownText {
+    /// The client has all of it.
+    All,
+    /// A part may be held back.
+    Held,
+    /// No engine answered.
+    Unknown,
+}
+
 impl Relay {
-    /// Asks an engine other than `tried`, if there is one, about the continuation `ask`; `None`
-    /// where nobody answers.
-    pub(super) async fn shows(
-        &self,
-        ask: &ReceivedRequest,
-        proof: &Proof,
-        tried: InstanceId,
-    ) -> Option<bool> {
+    /// Asks an engine other than `tried`, if there is one, about the continuation `ask`.
+    pub(super) async fn shows(&self, ask: &ReceivedRequest, proof: &Proof, tried: InstanceId) -> ShownText {
         // Prefillers tokenise alike.
         for role in [Role::Decode, Role::Prefill] {
             let need = Need { tokens: 0, tried: &[tried], random: rng::random(), ..Need::default() };
             let Some(reservation) = self.fleet.pick(role, need) else { continue };
-            let question = question(ask, &proof.ids)?;
+            let Some(question) = question(ask, &proof.ids) else { return ShownText::Unknown };
             let text = async {
                 let answer =
                     self.upstream.send(question.leg(&reservation, &Edit::new()), &Written::default()).await;
                 text(collect(answer.ok()?.into_body(), ANSWER_BYTES).await.ok()?)
             };
             if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, text).await {
-                return Some(proof.holds(&text));
+                return if proof.holds(&text) { ShownText::All } else { ShownText::Held };
             }
         }
-        None
+        ShownText::Unknown
     }
 }
 

@@ -1,4 +1,5 @@
-//! Parameters that belong together are a struct: no signature of the sources has a tuple.
+//! Parameters that belong together are a struct: no signature of the sources has a tuple. Ends that
+//! differ are an enum: no type of the sources nests two of Result, Option and Poll for that.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,15 @@ use crate::tidy::sources_below;
 /// Functions that keep a tuple, with the reason.
 const KEPT: [(&str, &str, &str); 1] =
     [("src/pool/memcache/ranks.rs", "from_iter", "std's maps are collected from pairs of key and value")];
+/// Nested types that say nothing of what their inner and outer cases mean.
+const NESTED: [&str; 6] = [
+    "Result<Result<",
+    "Option<Option<",
+    "Option<Result<Option<",
+    "Option<Poll<",
+    "Poll<Option<Option<",
+    "Poll<Option<Poll<",
+];
 /// Words before a parenthesis that are no name of a tuple struct.
 const KEYWORDS: [&str; 6] = ["mut", "dyn", "impl", "const", "for", "in"];
 
@@ -158,6 +168,20 @@ fn signatures_have_structs_instead_of_tuples() {
         }
     }
     assert!(found.is_empty(), "{} signatures have tuples:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn ends_that_differ_are_enums() {
+    let mut found = Vec::new();
+    for (path, text) in sources_below("src") {
+        let code: String = code_of(text.split("#[cfg(test)]").next().unwrap()).iter().collect();
+        for (at, line) in code.lines().enumerate() {
+            if let Some(nested) = NESTED.iter().find(|nested| line.contains(**nested)) {
+                found.push(format!("{}:{}: `{nested}…`: name the ends in an enum", path.display(), at + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} types are nested:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]
