@@ -31,14 +31,12 @@ fn json(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("scan_splice", len_bytes), |b| {
             b.iter(|| scan(&body).map(|object| object.splice(&edit)));
         });
-        #[cfg(feature = "gateway")]
         group.bench_function(BenchmarkId::new("tree", len_bytes), |b| b.iter(|| tree_edit(black_box(&body))));
     }
     group.finish();
 }
 
 /// The same edit by way of a tree, as most gateways do it.
-#[cfg(feature = "gateway")]
 fn tree_edit(body: &[u8]) -> Option<Vec<u8>> {
     let mut dom: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(body).ok()?;
     dom.retain(|key, _| key != "stream_options" && !key.starts_with("bootstrap_"));
