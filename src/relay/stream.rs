@@ -8,7 +8,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -121,7 +121,24 @@ enum State {
     Done,
 }
 
-type Polled = Poll<Option<Result<Frame<Bytes>, Cut>>>;
+/// Result of one step of the stream.
+enum Step {
+    /// This goes out; `None` ends the body.
+    Out(Option<Result<Frame<Bytes>, Cut>>),
+    /// Nothing goes out: the next step follows from the state, at once.
+    Again,
+}
+
+impl Step {
+    fn data(bytes: Bytes) -> Step {
+        Step::Out(Some(Ok(Frame::data(bytes))))
+    }
+
+    /// The step that shows these events, if there are any.
+    fn showing(events: Option<Bytes>) -> Step {
+        events.map_or(Step::Again, Step::data)
+    }
+}
 
 impl Stream {
     pub(super) fn new(
@@ -280,7 +297,7 @@ impl Stream {
     }
 
     /// The decoder has sent its last byte.
-    fn finish(&mut self, tail: Option<Bytes>) -> Polled {
+    fn finish(&mut self, tail: Option<Bytes>) -> Step {
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
         if self.over || (done_unterminated && self.api.ends_with_done()) {
             let tail = match &mut self.follower {
@@ -291,15 +308,14 @@ impl Stream {
                 self.complete();
             }
             self.state = State::Done;
-            return Poll::Ready(tail.filter(|t| !t.is_empty()).map(|t| Ok(Frame::data(t))));
+            return Step::Out(tail.filter(|t| !t.is_empty()).map(|t| Ok(Frame::data(t))));
         }
         let error = Error::new(Kind::DecodeFailed, "the answer ended before it was complete");
         self.interrupted(Box::new(error), Cause::Ended)
     }
 
     /// The decoder's part is over before the answer is: somebody goes on, or the client is told.
-    /// Pending means that the state says how to go on, not that there is anything to wait for.
-    fn interrupted(&mut self, error: Box<Error>, cause: Cause) -> Polled {
+    fn interrupted(&mut self, error: Box<Error>, cause: Cause) -> Step {
         let live = self.live.take();
         if let Some(live) = live.as_ref().filter(|_| !self.over && self.errored.is_none()) {
             self.blame(live, cause);
@@ -316,14 +332,14 @@ impl Stream {
             None => self.break_off(&error, mid_frame),
             Some(Continuation::Pair(pair)) => {
                 self.state = State::Resuming(pair, error);
-                Poll::Pending
+                Step::Again
             }
             Some(Continuation::End(rest)) => {
                 let rest = self.account(rest);
                 self.over = true;
                 self.complete();
                 self.state = State::Done;
-                Poll::Ready(Some(Ok(Frame::data(rest))))
+                Step::data(rest)
             }
         }
     }
@@ -339,7 +355,7 @@ impl Stream {
     }
 
     /// Another pair has been found, or not.
-    fn resumed(&mut self, ledger: Ledger, found: Result<Box<Source>, Error>, error: Error) -> Option<Polled> {
+    fn resumed(&mut self, ledger: Ledger, found: Result<Box<Source>, Error>, error: Error) -> Step {
         self.ledger = Some(ledger);
         match found {
             Ok(source) => {
@@ -347,18 +363,18 @@ impl Stream {
                 self.live = Some(Live::new(rest, framer, reservation));
                 self.silence.begins();
                 self.state = State::First(first);
-                None
+                Step::Again
             }
-            Err(why) => Some(self.break_off(&error.detail(why.log_line()), false)),
+            Err(why) => self.break_off(&error.detail(why.log_line()), false),
         }
     }
 
     /// Ends the stream with an error. Bytes after the last event, or their lack, are no concern of
     /// the client.
-    fn break_off(&mut self, error: &Error, mid_frame: bool) -> Polled {
+    fn break_off(&mut self, error: &Error, mid_frame: bool) -> Step {
         if self.over {
             self.state = State::Done;
-            return Poll::Ready(None);
+            return Step::Out(None);
         }
         if let Some(mut ledger) = self.ledger.take() {
             // Its account is closed now: what follows is for the client's sake alone.
@@ -367,7 +383,7 @@ impl Stream {
         if let Some(Broke(told)) = self.part.as_deref_mut() {
             *told = Some(error.clone());
             self.state = State::Done;
-            return Poll::Ready(None);
+            return Step::Out(None);
         }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client
         // that the answer is cut.
@@ -377,20 +393,19 @@ impl Stream {
         if mid_frame {
             event.insert_str(0, "\n\n");
         }
-        Poll::Ready(Some(Ok(Frame::data(event.into()))))
+        Step::data(event.into())
     }
 
-    /// The decoder's next piece; Ready with what goes out or ends the stream, `None` if there is
-    /// nothing to show yet.
-    fn run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+    /// The step by the decoder's next piece.
+    fn run(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         let Some(live) = &mut self.live else {
             self.state = State::Done;
-            return Poll::Ready(Some(Poll::Ready(None)));
+            return Poll::Ready(Step::Out(None));
         };
         // Data may always be ready for a slow reader, so that the deadline is checked here, too.
         if self.silence.last() >= self.silence.end() {
             self.state = State::Interrupted(Box::new(idle_timeout::too_long()), Cause::Silent);
-            return Poll::Ready(None);
+            return Poll::Ready(Step::Again);
         }
         let piece = match Pin::new(&mut live.rest).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
@@ -401,27 +416,26 @@ impl Stream {
                 let error =
                     Error::new(Kind::DecodeFailed, "the decoder broke off in the middle of its answer");
                 self.state = State::Interrupted(Box::new(error.detail(e.to_string())), Cause::Broken);
-                return Poll::Ready(None);
+                return Poll::Ready(Step::Again);
             }
             Poll::Ready(None) => {
                 // Of an event that goes out in parts nothing is held, and that it has not ended is
                 // still to be asked.
                 let tail = if live.framer.mid_frame() { None } else { live.framer.finish() };
-                return Poll::Ready(skip_pending(self.finish(tail)));
+                return Poll::Ready(self.finish(tail));
             }
             Poll::Pending => {
                 let engine = live.reservation.instance();
                 let too_long = self.silence.poll_too_long(cx, || engine.health().is_silent());
                 if let Poll::Ready(error) = too_long {
                     self.state = State::Interrupted(Box::new(error), Cause::Silent);
-                    return Poll::Ready(None);
+                    return Poll::Ready(Step::Again);
                 }
                 return Poll::Pending;
             }
         };
         let events = piece.and_then(|piece| live.framer.push(piece));
-        let shown = events.and_then(|events| self.whole_events(events));
-        Poll::Ready(shown.map(|shown| Poll::Ready(Some(Ok(Frame::data(shown))))))
+        Poll::Ready(Step::showing(events.and_then(|events| self.whole_events(events))))
     }
 }
 
@@ -433,28 +447,18 @@ pub(super) fn reason(fault: Fault) -> &'static str {
     }
 }
 
-/// Maps `Pending` to `None`: the state has changed, and `poll_frame` goes on with it at once.
-fn skip_pending(polled: Polled) -> Option<Polled> {
-    polled.is_ready().then_some(polled)
-}
-
 impl Body for Stream {
     type Data = Bytes;
     type Error = Cut;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         loop {
             // `Running` is a placeholder: each arm that does not go on running sets the next state.
-            let polled = match std::mem::replace(&mut this.state, State::Running) {
-                State::First(first) => {
-                    this.whole_events(first).map(|out| Poll::Ready(Some(Ok(Frame::data(out)))))
-                }
-                State::Running => match this.run(cx) {
-                    Poll::Ready(polled) => polled,
-                    Poll::Pending => return Poll::Pending,
-                },
-                State::Interrupted(error, cause) => skip_pending(this.interrupted(error, cause)),
+            let step = match std::mem::replace(&mut this.state, State::Running) {
+                State::First(first) => Step::showing(this.whole_events(first)),
+                State::Running => ready!(this.run(cx)),
+                State::Interrupted(error, cause) => this.interrupted(error, cause),
                 State::Resuming(mut search, error) => match search.as_mut().poll(cx) {
                     Poll::Ready((ledger, found)) => this.resumed(ledger, found, *error),
                     Poll::Pending => {
@@ -468,15 +472,15 @@ impl Body for Stream {
                         return Poll::Pending;
                     }
                     this.state = State::Done;
-                    Some(Poll::Ready(Some(Err(Cut))))
+                    Step::Out(Some(Err(Cut)))
                 }
                 State::Done => {
                     this.state = State::Done;
-                    Some(Poll::Ready(None))
+                    Step::Out(None)
                 }
             };
-            if let Some(polled) = polled {
-                return polled;
+            if let Step::Out(out) = step {
+                return Poll::Ready(out);
             }
         }
     }
