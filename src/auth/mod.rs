@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_whose_it_is_and_no_other_is() {
+    fn each_key_identifies_its_owner_alone() {
         let callers = Callers::of(vec![entry("a", "sk-a", None), entry("b", "sk-b", None)]);
         let name = |key: &str| callers.of_key(key.as_bytes()).map(|it| it.name.to_string());
         assert_eq!((name("sk-a").as_deref(), name("sk-b").as_deref()), (Some("a"), Some("b")));

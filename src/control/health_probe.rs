@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_come_after_pauses_and_earlier_for_who_rests() {
+    fn probes_pause_and_come_earlier_for_resting_engines() {
         let mut schedule = ProbeSchedule::default();
         let (at, start) = (Endpoint::new("e", 1), Instant::now());
         let mut due = |after_ms, pause_ms| {

@@ -1,5 +1,5 @@
-//! A generating request in its phases: as it was received, and with what was found out of its prompt.
-//! The third is its [`Placement`](crate::fleet::Placement).
+//! A generating request in its phases: as it was received, and with the facts of its prompt. The
+//! third phase is its [`Placement`](crate::fleet::Placement).
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -59,7 +59,7 @@ pub struct ReceivedRequest {
     pub trace: Option<Arc<Scope>>,
 }
 
-/// What encoders made of a request's items.
+/// Encodings of a request's items.
 #[derive(Clone, Debug)]
 pub struct ItemEncodings {
     /// The parameters for both engines (`ec_transfer_params`).
@@ -71,7 +71,7 @@ pub struct ItemEncodings {
 /// A request whose prompt was looked at, as far as that can be done.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// The request.
+    /// The request as it was received.
     pub received: ReceivedRequest,
     /// Facts for routing.
     pub job: Arc<Job>,

@@ -39,7 +39,7 @@ pub(super) struct Encodings {
     pub(super) prefiller: Option<Passage>,
 }
 
-/// What came of an item.
+/// Outcome of encoding an item.
 enum ItemEnd {
     /// Its embeddings, and the encoder that has them.
     Encoded { encoded: Encoded, by: Arc<Instance> },

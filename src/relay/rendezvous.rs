@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_word_counts_and_who_repeats_it_gets_the_same_answer() {
+    async fn the_first_call_counts_and_repeats_get_the_same_answer() {
         let rendezvous = Rendezvous::default();
         let meeting = rendezvous.open(vec!["a".to_owned()]).unwrap();
         assert_eq!(rendezvous.called(call("b", 1)).await, Called::Unknown);

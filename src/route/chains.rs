@@ -192,7 +192,8 @@ impl<T: Clone + Default> Chains<T> {
         head
     }
 
-    /// Drops a node without children, and its ancestors of which that becomes true, as long as `unused` says so.
+    /// Drops a node without children, and its ancestors of which that becomes true, as long as
+    /// `unused` says so.
     pub fn drop_unused(&mut self, mut node: NodeId, unused: impl Fn(&T) -> bool) {
         while let Some(gone) = self.nodes.get_mut(node as usize) {
             // Dropped ones are empty.

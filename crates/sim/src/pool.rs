@@ -56,9 +56,9 @@ pub struct ToStore {
 /// A block as the store has it.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolBlock {
-    /// Its key.
+    /// Key of the block.
     pub key: u64,
-    /// Fingerprint of its content.
+    /// Fingerprint of the content.
     pub print: u64,
 }
 

@@ -16,7 +16,7 @@ use super::tokens;
 /// A fault in a stream, and when it strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTwist {
-    /// What goes wrong.
+    /// The fault itself.
     pub fault: StreamFault,
     /// Events that are sent before.
     pub after_events: usize,

@@ -185,7 +185,7 @@ fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut
     }
 }
 
-/// What an engine published, and its name in the report.
+/// The facts that an engine published, and its name in the report.
 struct EngineFacts<'a> {
     engine: String,
     facts: &'a Facts,

@@ -116,7 +116,7 @@ async fn tell_greeting(
     report.say(grade, format!("{what}{advice}"));
 }
 
-/// What a master's HTTP port says of it.
+/// A master's state by its HTTP port.
 struct MasterState {
     admin: Endpoint,
     /// Its health; None if it can't be asked.

@@ -67,7 +67,7 @@ mod tests {
 
     /// As `--config <(make-a-configuration)` has it.
     #[test]
-    fn a_pipe_is_left_to_who_loads_it() {
+    fn a_pipe_is_left_to_its_loader() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         writer.write_all(b"text").unwrap();
         drop(writer);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_word_another_one_has_taken_still_sets_something() {
+    fn a_file_whose_value_another_one_overrides_still_sets_something() {
         let dir = tempfile::tempdir().unwrap();
         let running = loaded(dir.path(), &["log.level = \"info\"", ENGINES]);
         let new = loaded(dir.path(), &["log.level = \"info\"", &format!("{ENGINES}log.level = \"warning\"")]);

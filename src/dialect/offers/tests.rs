@@ -86,7 +86,7 @@ fn other_models_salts_and_block_sizes_have_nothing_in_common() {
 }
 
 #[test]
-fn nothing_is_offered_too_late_or_for_one_who_is_gone() {
+fn expired_offers_and_those_of_departed_decoders_are_not_taken() {
     let mut offers = Offers::default();
     keep(&mut offers, 0, 1, 0);
     assert_eq!(take(&mut offers, 0, 100), None);

@@ -125,7 +125,7 @@ async fn renewed_question_ignores_older_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_serves_the_next_who_asks() {
+async fn a_late_answer_serves_the_next_question() {
     let (gate, pool) = gate(How::After(20));
     assert_eq!(timed(&gate, 1).await, (Verdict::TimedOut, 5));
     tokio::time::sleep(Duration::from_millis(20)).await;

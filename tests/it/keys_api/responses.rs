@@ -75,7 +75,7 @@ async fn another_key_can_not_read_stop_delete_or_go_on_from_a_response() {
 }
 
 #[tokio::test]
-async fn a_response_of_which_nobody_knows_whose_it_is_is_nobody_s_unless_it_is_said() {
+async fn unknown_responses_are_refused_unless_configured() {
     let dir = keys(&[("a", "")]);
     let path = format!("{RESPONSES}/resp_2");
     for (allowed, status) in [(false, 404), (true, 200)] {

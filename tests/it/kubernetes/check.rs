@@ -16,7 +16,7 @@ fn sets() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn check_tells_who_is_there() {
+async fn check_lists_discovered_pods() {
     let [p0, p1, p2] = engines(Role::Prefill).await;
     let [d0] = engines(Role::Decode).await;
     let api = Api::start().await;

@@ -34,7 +34,7 @@ fn allowed(raw: &Raw) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn pages_are_told_nothing_unless_it_is_said_whose() {
+async fn pages_are_answered_only_where_their_origin_is_configured() {
     let stage = stage(&[]).await;
     let asked = preflight(&stage, PAGE, CHAT).await;
     assert_eq!((asked.status, allowed(&asked)), (405, None));
