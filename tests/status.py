@@ -132,8 +132,8 @@ def state_of(page, rig, name):
 def shows(page, rig):
     """Every engine is there, and what it does."""
     for name in rig.engines:
-        expect(state_of(page, rig, name)).to_have_text(re.compile("^serving"))
-    expect(page.locator("#state")).to_have_text("ready")
+        expect(state_of(page, rig, name)).to_have_text(re.compile("^up"))
+    expect(page.locator("#state")).to_have_text("up")
     rig.load(long=3)
     expect(page.locator("#decisions tbody tr").nth(19)).to_be_attached()
     expect(page.locator("#inflight")).to_have_text("3")
@@ -168,10 +168,10 @@ def loses_an_engine(page, rig):
     process, address = rig.engines["d2"]
     page.wait_for_timeout(7_000)
     process.end(signal.SIGKILL)
-    expect(state_of(page, rig, "d2")).to_have_text(re.compile("^resting"))
+    expect(state_of(page, rig, "d2")).to_have_text(re.compile("^down"))
     expect(page.locator("#news")).to_contain_text(f"decode {address} is ")
-    expect(page).to_have_title(re.compile("^1 resting"))
-    expect(page.locator("#decode .count")).to_have_text("1 serving, 1 resting")
+    expect(page).to_have_title(re.compile("^1 down"))
+    expect(page.locator("#decode .count")).to_have_text("1 up, 1 down")
     print("  an engine that dies: fine")
 
 
@@ -243,7 +243,7 @@ def wants_the_key(browser, rig):
         page.keyboard.press("Enter")
         expect(page.locator(then)).to_be_visible()
     expect(page.locator("#main")).to_be_focused()
-    expect(state_of(page, rig, "p1")).to_have_text(re.compile("^serving"))
+    expect(state_of(page, rig, "p1")).to_have_text(re.compile("^up"))
     kept = page.evaluate("[location.href, document.cookie, JSON.stringify({...localStorage, ...sessionStorage}), document.querySelector('#key').value]")
     assert kept == [f"http://{admin}/", "", "{}", ""], kept
     none("requests with the key", checks.hosts(events.requests, admin))

@@ -69,6 +69,7 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         decode_ranks: RankRule::of(config.fleet.decode_ranks),
         seed: rng::random(),
         health: rules(config),
+        probed: config.health.probe_ms > 0,
         ..FleetSettings::default()
     }
 }

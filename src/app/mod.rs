@@ -237,6 +237,11 @@ impl App {
         self.tasks.spawn(Reloader::new(source, running, target).run());
     }
 
+    /// Logs when the gateway is ready, and until then what it waits for.
+    pub fn announce_readiness(&mut self, policy: &'static str) {
+        self.tasks.spawn(loops::announce_readiness(self.gateway.clone(), policy));
+    }
+
     /// Parts by which engines come into the fleet and leave it.
     pub fn fleet_handles(&self) -> FleetHandles {
         loops::fleet_handles(&self.gateway)

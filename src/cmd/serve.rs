@@ -50,6 +50,7 @@ async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<()
     let mut app = built.map_err(named)?;
     announce(&app, &loaded);
     say_if_too_few(open_files, loaded.config.limit.connections);
+    app.announce_readiness(loaded.config.route.policy.name());
     app.follow(source, loaded);
     app::serve_until_signal(app, signals).await;
     Ok(())
@@ -95,24 +96,11 @@ fn announce(app: &App, loaded: &Loaded) {
     for address in app.admin_addresses() {
         tracing::info!("listening for operators on {}://{address}", app.scheme());
     }
-    let (prefill, decode) = (config.fleet.prefill.join(" "), config.fleet.decode.join(" "));
     if config.engine.api_key.is_some() && config.auth.keys_file.is_none() {
         let from = loaded.origins.of("engine.api_key");
         tracing::info!(
             "engines are sent engine.api_key ({from}) in place of what clients bring as Authorization"
         );
-    }
-    let policy = config.route.policy.name();
-    if prefill.is_empty() || decode.is_empty() {
-        // Discovery, or an operator, brings the others.
-        tracing::info!(
-            prefill,
-            decode,
-            policy,
-            "started, and not ready before there are engines of both sides"
-        );
-    } else {
-        tracing::info!(prefill, decode, policy, "ready");
     }
 }
 

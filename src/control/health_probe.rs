@@ -15,8 +15,8 @@ use http::{HeaderValue, Method, StatusCode};
 use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
-use crate::fleet::{Fleet, Instance, Role, RoleOutlook, Sign};
-use crate::tokenization::exchange::{authorized, exchange, url};
+use crate::fleet::{Fleet, Instance, ProbeAnswer, Role, RoleOutlook, Sign};
+use crate::tokenization::exchange::{ExchangeError, authorized, exchange, try_exchange, url};
 use crate::tokenization::facts;
 use crate::util::rng;
 
@@ -54,8 +54,18 @@ pub struct Prober {
 /// One engine, in all of its roles.
 struct ProbeTarget {
     roles: Vec<Arc<Instance>>,
-    /// It was never asked before.
-    newcomer: bool,
+}
+
+/// Outcomes of a probe, with the text of what failed.
+#[derive(Debug, PartialEq, Eq)]
+enum ProbeOutcome {
+    Alive,
+    /// It answers that it is not well.
+    Dead(String),
+    /// Nobody listens there.
+    Refused(String),
+    /// It does not answer in time, or breaks off.
+    Silent(String),
 }
 
 /// Time of the next probe of each engine.
@@ -90,13 +100,10 @@ impl Prober {
         let engines = engines(&self.fleet);
         schedule.0.retain(|endpoint, _| engines.contains_key(endpoint));
         let now = Instant::now();
-        let due = |(endpoint, engine): &mut (Endpoint, ProbeTarget)| {
-            engine.newcomer = !schedule.0.contains_key(endpoint);
+        let due = |(endpoint, engine): &(Endpoint, ProbeTarget)| {
             schedule.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
         };
-        let mut engines: Vec<_> = engines.into_iter().collect();
-        engines.retain_mut(due);
-        engines
+        engines.into_iter().filter(due).collect()
     }
 
     /// Pause between probes of an engine, with 10 % jitter: several gateways would probe in step
@@ -128,24 +135,28 @@ impl Prober {
     async fn probe(&self, engine: ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         let call = self.call(first, &self.path);
-        let outcome = match exchange(call, self.time, ANSWER_BYTES).await {
-            Ok((status, _)) if status.is_server_error() => "dead",
-            Ok(_) if self.is_scaling(&engine).await => "dead",
-            Ok(_) => "alive",
-            Err(_) => "silent",
+        let outcome = match try_exchange(call, self.time, ANSWER_BYTES).await {
+            Ok((status, _)) if status.is_server_error() => {
+                ProbeOutcome::Dead(format!("GET {} answers {}", self.path, status.as_u16()))
+            }
+            Ok(_) if self.is_scaling(&engine).await => {
+                ProbeOutcome::Dead("it is being scaled, or was retired".to_owned())
+            }
+            Ok(_) => ProbeOutcome::Alive,
+            Err(ExchangeError::ConnectionRefused(text)) => ProbeOutcome::Refused(text),
+            Err(ExchangeError::Failed(text)) => ProbeOutcome::Silent(format!("GET {}: {text}", self.path)),
         };
         for role in &engine.roles {
-            role.meter().probed(outcome);
-            self.fleet.probed(role, outcome == "alive");
-            if engine.newcomer && outcome != "alive" {
-                let (leg, instance) = (role.role().name(), first.endpoint());
-                tracing::warn!(leg, %instance, outcome, "the first probe of it failed: is it up, and is this its port?");
-            }
+            role.meter().probed(outcome.name());
+            self.fleet.probed(role, outcome.answer());
         }
-        if outcome == "alive" && engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
+        if outcome != ProbeOutcome::Alive {
+            return;
+        }
+        if engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
         }
-        if outcome == "alive" && engine.roles.iter().any(wants_models) {
+        if engine.roles.iter().any(wants_models) {
             self.ask_models(&engine).await;
         }
     }
@@ -202,6 +213,26 @@ impl Prober {
     }
 }
 
+impl ProbeOutcome {
+    /// The metric label.
+    fn name(&self) -> &'static str {
+        match self {
+            ProbeOutcome::Alive => "alive",
+            ProbeOutcome::Dead(_) => "dead",
+            ProbeOutcome::Refused(_) => "refused",
+            ProbeOutcome::Silent(_) => "silent",
+        }
+    }
+
+    fn answer(&self) -> ProbeAnswer<'_> {
+        match self {
+            ProbeOutcome::Alive => ProbeAnswer::Good,
+            ProbeOutcome::Refused(text) => ProbeAnswer::Refused(text),
+            ProbeOutcome::Dead(text) | ProbeOutcome::Silent(text) => ProbeAnswer::Bad(text),
+        }
+    }
+}
+
 /// True if its list of models is unknown, may have changed, or is not the fleet's.
 fn wants_models(instance: &Arc<Instance>) -> bool {
     let health = instance.health();
@@ -229,9 +260,8 @@ fn engines(fleet: &Fleet) -> HashMap<Endpoint, ProbeTarget> {
     let mut engines: HashMap<Endpoint, ProbeTarget> = HashMap::new();
     for role in Role::ALL {
         for instance in fleet.members(role).iter().filter(|it| !it.draining()) {
-            let engine = engines
-                .entry(instance.endpoint().clone())
-                .or_insert(ProbeTarget { roles: Vec::new(), newcomer: false });
+            let engine =
+                engines.entry(instance.endpoint().clone()).or_insert(ProbeTarget { roles: Vec::new() });
             engine.roles.push(instance.clone());
         }
     }

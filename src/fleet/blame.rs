@@ -84,7 +84,7 @@ impl Fleet {
         for instance in [producer, consumer] {
             let change = instance.health().handoff_served(now_ms);
             if change != Change::None {
-                self.changed(instance, change, "");
+                self.changed(instance, change);
                 self.tell_desk(instance);
             }
         }
@@ -168,15 +168,10 @@ impl Fleet {
     fn rest_for_handoffs(&self, blamed: &Instance, partners: usize, now_ms: u64) {
         blamed.meter().failed("handoff");
         let change = blamed.health().handoff_failed(now_ms);
-        if let Change::Opened(rest_ms) = change {
-            blamed.meter().tripped();
-            tracing::warn!(
-                leg = blamed.role().name(),
-                instance = %blamed.endpoint(),
-                partners,
-                rest_ms,
-                "rests: its hand-offs fail with {partners} partners, which do well with others"
-            );
+        if matches!(change, Change::Opened(_)) {
+            let cause = format!("its hand-offs fail with {partners} partners, which do well with others");
+            blamed.health().note_cause(&cause);
+            self.changed(blamed, change);
             self.tell_desk(blamed);
         }
     }
@@ -190,7 +185,10 @@ impl Fleet {
             }
         }
         let change = reporter.health().suspected(now_ms);
-        self.changed(reporter, change, "its legs fail");
+        if change != Change::None {
+            reporter.health().note_cause("its requests fail, perhaps for the KV of other engines");
+        }
+        self.changed(reporter, change);
         self.tell_desk(reporter);
     }
 }

@@ -20,11 +20,12 @@ pub mod reservation;
 pub mod roster;
 pub mod scheduler_handle;
 mod standing;
+mod transitions;
 pub mod vacancy;
 pub mod waiting;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -47,7 +48,7 @@ pub use pace::{Pace, Paces};
 pub use pending_decodes::{PendingDecode, PendingDecodes};
 use ranks::RankCounts;
 pub use ranks::{EngineRanks, RankRule};
-pub use reports::{Outcome, Sign};
+pub use reports::{Outcome, ProbeAnswer, Sign};
 pub use reservation::Reservation;
 pub use roster::Owner;
 use roster::Roster;
@@ -75,6 +76,8 @@ pub struct FleetSettings {
     pub seed: u64,
     /// Rules of the breakers.
     pub health: health::Rules,
+    /// True if engines are probed, so that a good answer can be waited for.
+    pub probed: bool,
 }
 
 /// Names of hosts in a pool, with the names of the prefillers on them.
@@ -109,8 +112,11 @@ struct RoleMembers {
     /// Held while choosing and reserving, and while changing the list. Never across an await.
     turn: Mutex<u64>,
     vacancy: Vacancy,
-    /// Held while members are counted, so that the last count is of the last change.
-    counting: Mutex<()>,
+    /// State of the role when its members were last counted; held while they are, so that the last
+    /// count is of the last change.
+    counting: Mutex<health::EngineState>,
+    /// True once some member has answered a probe or a request well.
+    answered: AtomicBool,
 }
 
 /// Demands of a leg on the instance that serves it.
@@ -139,6 +145,7 @@ impl RoleMembers {
             turn: Mutex::new(0),
             vacancy: Vacancy::new(rest_ms),
             counting: Mutex::default(),
+            answered: AtomicBool::new(false),
         }
     }
 
@@ -281,6 +288,7 @@ impl Fleet {
             }
             known
         };
+        self.note_state(&known);
         self.count(role);
         self.sweep(role);
         Some(self.members(role).iter().any(|i| i.id() == known.id()))
@@ -300,7 +308,7 @@ impl Fleet {
             if role == Role::Prefill {
                 gone.iter().for_each(|gone| self.scheduler.leave(gone.id()));
             }
-            gone.iter().for_each(|gone| gone.meter().breaker(0.0));
+            gone.iter().for_each(|gone| gone.meter().left());
             self.count(role);
         }
         role_members.members.load().iter().filter(|i| i.draining()).count()

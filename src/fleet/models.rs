@@ -35,12 +35,11 @@ impl Fleet {
             if !instance.health().set_serves_other_model(serves_other) {
                 continue;
             }
-            let (leg, models) = (instance.role().name(), instance.models());
             if serves_other {
-                tracing::warn!(leg, instance = %instance.endpoint(), ?models, "serves another model than the fleet: it is out");
-            } else {
-                tracing::info!(leg, instance = %instance.endpoint(), ?models, "serves the fleet's model: it is in again");
+                let models = instance.models().join(", ");
+                instance.health().note_cause(&format!("it serves another model than the fleet: {models}"));
             }
+            self.note_state(instance);
             self.count(instance.role());
             self.tell_desk(instance);
         }

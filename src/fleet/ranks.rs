@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::endpoint::Endpoint;
+use crate::fleet::health::EngineState;
 use crate::fleet::{Fleet, Instance, Rank, Role};
 
 /// The most ranks of one engine among which is chosen: each is a place of its own in every choice.
@@ -101,7 +102,7 @@ impl Fleet {
             return;
         }
         self.replace(instance);
-        tracing::info!(leg = role.name(), instance = %engine, ranks = now, before = instance.rank_count(), "data-parallel ranks");
+        tracing::info!(role = role.name(), %engine, ranks = now, before = instance.rank_count(), "data-parallel ranks");
     }
 
     /// Lets `old` drain, and takes the same engine in as a new member, before it in the list: what
@@ -118,6 +119,10 @@ impl Fleet {
             };
             let mut changed = members.as_ref().clone();
             let fresh = self.create(role, old.endpoint().clone());
+            if old.health().has_answered() {
+                fresh.health().answered_well();
+                fresh.health().record().set(self.now_ms(), EngineState::Up);
+            }
             let gone = std::mem::replace(&mut changed[at], fresh.clone());
             changed.push(gone);
             role_members.members.store(Arc::new(changed));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::fleet::health::{Cause, Change, State};
+use crate::fleet::health::{Cause, Change, EngineState, State, StateCounts};
 use crate::fleet::scheduler_handle::Recovery;
 use crate::fleet::{Fleet, Instance, Role};
 use crate::obs::Meters;
@@ -31,6 +31,17 @@ pub enum Outcome {
     Unreachable,
 }
 
+/// Outcomes of a probe, with the text of what failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeAnswer<'a> {
+    /// It answered, and not with a 5xx.
+    Good,
+    /// It answered that it is not well, or did not answer.
+    Bad(&'a str),
+    /// Nobody listens there.
+    Refused(&'a str),
+}
+
 /// Signs by which one process at an address is told from the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sign {
@@ -43,6 +54,11 @@ pub enum Sign {
 impl Fleet {
     /// Tells how a leg on `instance` ended.
     pub fn report(&self, instance: &Instance, outcome: Outcome) {
+        self.report_because(instance, outcome, "");
+    }
+
+    /// The same, with the text of what failed.
+    pub fn report_because(&self, instance: &Instance, outcome: Outcome, detail: &str) {
         let (now_ms, health) = (self.now_ms(), instance.health());
         let change = match outcome {
             Outcome::Served => {
@@ -68,13 +84,12 @@ impl Fleet {
             Outcome::Stuck => health.contradicted(now_ms, true),
             Outcome::Unreachable => health.failed(now_ms, Cause::Unreachable),
         };
-        let why = match outcome {
-            Outcome::Unreachable => "it can't be connected to",
-            Outcome::Stuck => "it does nothing with what it is sent",
-            Outcome::Busy(_) => "it is busy without end, while others serve",
-            _ => "its legs fail",
-        };
-        self.changed(instance, change, why);
+        match outcome {
+            Outcome::Served | Outcome::Declined => self.answered_well(instance),
+            _ if change == Change::None => {}
+            _ => health.note_cause(&cause(outcome, detail)),
+        }
+        self.changed(instance, change);
         if !matches!(outcome, Outcome::Served | Outcome::Declined) || change != Change::None {
             self.tell_desk(instance);
         }
@@ -91,7 +106,10 @@ impl Fleet {
             || (resting + 1) * 100 <= members.len() * MOST_EJECTED_PERCENT;
         if may_rest {
             let change = instance.health().contradicted(now_ms, at_once);
-            self.changed(instance, change, "it refuses what others serve");
+            if change != Change::None {
+                instance.health().note_cause("it refuses what others serve");
+            }
+            self.changed(instance, change);
         }
         self.tell_desk(instance);
     }
@@ -102,10 +120,21 @@ impl Fleet {
         self.tell_desk(instance);
     }
 
-    /// Tells whether `instance` answered a probe.
-    pub fn probed(&self, instance: &Instance, alive: bool) {
-        let change = instance.health().probed(self.now_ms(), alive);
-        self.changed(instance, change, "it does not answer probes");
+    /// Tells how `instance` answered a probe.
+    pub fn probed(&self, instance: &Instance, answer: ProbeAnswer<'_>) {
+        let (now_ms, health) = (self.now_ms(), instance.health());
+        let change = match answer {
+            ProbeAnswer::Good => health.probed(now_ms, true),
+            ProbeAnswer::Bad(_) => health.probed(now_ms, false),
+            ProbeAnswer::Refused(_) => health.probe_refused(now_ms),
+        };
+        match answer {
+            // What fails requests and answers probes is down for what its requests said.
+            ProbeAnswer::Good if health.state(now_ms) == State::Closed => self.answered_well(instance),
+            ProbeAnswer::Good => {}
+            ProbeAnswer::Bad(text) | ProbeAnswer::Refused(text) => health.note_cause(text),
+        }
+        self.changed(instance, change);
         if change != Change::None {
             self.tell_desk(instance);
         }
@@ -126,24 +155,33 @@ impl Fleet {
                 self.scheduler.emptied(instance.id());
             }
             instance.meter().restarted();
-            tracing::warn!(leg = instance.role().name(), instance = %instance.endpoint(), "restarted");
+            let (engine, role) = (instance.endpoint(), instance.role().name());
+            tracing::warn!(%engine, role, "engine {engine} ({role}) has restarted: its cache is taken as empty");
         }
         restarted
     }
 
-    /// Says what an instance's breaker did; `why`, of a rest that begins.
-    pub(super) fn changed(&self, instance: &Instance, change: Change, why: &'static str) {
-        let (leg, at) = (instance.role().name(), instance.endpoint());
+    /// Takes over what an instance's breaker did: the log, the counts of its role.
+    pub(super) fn changed(&self, instance: &Instance, change: Change) {
         match change {
-            Change::Opened(rest_ms) => {
-                instance.meter().tripped();
-                tracing::warn!(leg, instance = %at, why, rest_ms, "rests: it is chosen last");
+            Change::Opened(_) => instance.meter().tripped(),
+            Change::MayTry => {
+                let (engine, role) = (instance.endpoint(), instance.role().name());
+                tracing::debug!(%engine, role, "engine {engine} ({role}) answers probes again: it is tried");
             }
-            Change::MayTry => tracing::info!(leg, instance = %at, "answers again: it is tried"),
-            Change::Closed => tracing::info!(leg, instance = %at, "is back"),
+            Change::Closed => {}
             Change::Calmed | Change::None => return,
         }
+        self.note_state(instance);
         self.count(instance.role());
+    }
+
+    /// Notes a good answer of `instance`. The first one tells that it is up.
+    fn answered_well(&self, instance: &Instance) {
+        if instance.health().answered_well() {
+            self.note_state(instance);
+            self.count(instance.role());
+        }
     }
 
     pub(super) fn tell_desk(&self, instance: &Instance) {
@@ -166,6 +204,16 @@ impl Fleet {
         meters.waiting.set(self.scheduler.waiting() as f64);
         for role in Role::ALL {
             meters.instances(role.name(), self.serving(role));
+            self.show_role(role, meters);
+        }
+    }
+
+    /// Shows the state of a role. Encoders have none where there are none.
+    fn show_role(&self, role: Role, meters: &Meters) {
+        let counts = self.state_counts(role);
+        if role != Role::Encode || counts != StateCounts::default() {
+            let names = EngineState::ALL.map(EngineState::name);
+            meters.role_state(role.name(), &names, counts.role().name());
         }
     }
 
@@ -176,16 +224,30 @@ impl Fleet {
         for role in Role::ALL {
             // Nobody leaves meanwhile: what is shown of those who left would stay for ever.
             let _turn = self.role_members(role).lock();
-            for instance in self.members(role).iter() {
+            // Those that another member has taken the place of come last in the list.
+            for instance in self.members(role).iter().rev() {
                 let state = match instance.health().state(now_ms) {
                     State::Closed => 0.0,
                     State::HalfOpen => 1.0,
                     State::Open => 2.0,
                 };
                 instance.meter().breaker(state);
+                instance.meter().state(instance.state(now_ms).name());
             }
         }
     }
+}
+
+/// Cause for the log and for people: what the outcome means, and the text of the last failure.
+fn cause(outcome: Outcome, detail: &str) -> String {
+    let means = match outcome {
+        Outcome::Unreachable if !detail.is_empty() => return detail.to_owned(),
+        Outcome::Unreachable => "it can't be connected to",
+        Outcome::Stuck => "it does nothing with what it is sent",
+        Outcome::Busy(_) => "it is busy without end, while others serve",
+        _ => "its requests fail",
+    };
+    if detail.is_empty() { means.to_owned() } else { format!("{means}, the last with: {detail}") }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Fleet {
     /// closed.
     pub(super) fn count(&self, role: Role) {
         let role_members = self.role_members(role);
-        let _counting = role_members.counting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = role_members.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let (members, now_ms) = (role_members.members.load(), self.now_ms());
         let serves = |it: &&Arc<Instance>| !it.draining();
         let counts = Counts {
@@ -58,19 +58,8 @@ impl Fleet {
             serving: members.iter().filter(serves).count(),
             accepting: members.iter().filter(serves).filter(|it| accepts(it, now_ms)).count(),
         };
-        let (before, after) = role_members.vacancy.set(counts, now_ms);
-        let (was, is) = (before == RoleOutlook::Resting, after == RoleOutlook::Resting);
-        let leg = role.name();
-        if is && !was {
-            tracing::warn!(
-                leg,
-                members = counts.serving,
-                "every {} rests: new requests are refused until one is back",
-                role.who()
-            );
-        } else if was && counts.accepting > 0 {
-            tracing::info!(leg, accepting = counts.accepting, "requests are taken again");
-        }
+        role_members.vacancy.set(counts, now_ms);
+        self.note_role(role, &mut state, self.state_counts(role));
     }
 
     /// Notes that a member refused a request since it is busy; where all of its role did, requests
@@ -91,8 +80,11 @@ impl Fleet {
     /// Notes that no member of `role` has room: requests stand in line from now on.
     pub fn crowd(&self, role: Role) {
         if self.role_members(role).vacancy.crowd(true) {
-            let leg = role.name();
-            tracing::warn!(leg, "every {} is busy: requests wait before their prefill", role.who());
+            let role = role.name();
+            tracing::warn!(
+                role,
+                "role {role} is full: every engine is busy, and requests wait before their prefill"
+            );
         }
     }
 

@@ -1,13 +1,14 @@
 //! Metrics of instances' health, and of what changes the fleet and the configuration.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use metrics::{counter, gauge};
+use metrics::{Gauge, counter, gauge};
 
 use super::{LegMeter, Meters, names};
 
 /// Outcomes of probes.
-const PROBED: [&str; 3] = ["alive", "dead", "silent"];
+const PROBED: [&str; 4] = ["alive", "dead", "refused", "silent"];
 /// Refusals that have a label of their own.
 const REFUSED: [(u16, &str); 11] = [
     (400, "400"),
@@ -67,6 +68,34 @@ impl LegMeter {
         self.breaker.set(state);
     }
 
+    /// Shows the word for its state: 1, and 0 for the word before.
+    pub fn state(&self, word: &'static str) {
+        if let Some(before) = self.shown_state(Some(word)) {
+            self.state_gauge(before).set(0.0);
+        }
+        self.state_gauge(word).set(1.0);
+    }
+
+    /// Shows nothing of an engine that has left.
+    pub fn left(&self) {
+        self.breaker(0.0);
+        if let Some(before) = self.shown_state(None) {
+            self.state_gauge(before).set(0.0);
+        }
+    }
+
+    /// Remembers the word that is shown, and returns the one before if it is another.
+    fn shown_state(&self, word: Option<&'static str>) -> Option<&'static str> {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *shown, word).filter(|before| Some(*before) != word)
+    }
+
+    fn state_gauge(&self, word: &'static str) -> Gauge {
+        self.series.with(|| {
+            gauge!(names::ENGINE_STATE, "role" => self.leg, "engine" => self.instance.clone(), "state" => word)
+        })
+    }
+
     /// Counts an opening of its breaker.
     pub fn tripped(&self) {
         self.count(names::TRIPS);
@@ -82,8 +111,8 @@ impl LegMeter {
         self.count(names::RESTARTS);
     }
 
-    /// Counts a probe by its outcome: `alive`, `dead` (an answer that says so) or `silent` (no
-    /// answer).
+    /// Counts a probe by its outcome: `alive`, `dead` (an answer that says so), `refused` (nobody
+    /// listens there) or `silent` (no answer).
     pub fn probed(&self, outcome: &'static str) {
         self.series.with(|| {
             counter!(names::PROBES, "role" => self.leg, "engine" => self.instance.clone(), "outcome" => outcome)
@@ -124,6 +153,14 @@ impl LegMeter {
 }
 
 impl Meters {
+    /// Shows the state of a role: 1 for the word that holds, 0 for the others.
+    pub fn role_state(&self, role: &'static str, words: &[&'static str], holds: &'static str) {
+        for word in words {
+            gauge!(names::ROLE_STATE, "role" => role, "state" => *word)
+                .set(f64::from(u8::from(*word == holds)));
+        }
+    }
+
     /// Counts a reload by its outcome; `pending` keys wait for a restart.
     pub fn reloaded(&self, outcome: &'static str, pending: usize) {
         counter!(names::RELOADS, "outcome" => outcome).increment(1);

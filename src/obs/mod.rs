@@ -22,7 +22,7 @@ mod prompts;
 pub mod traces;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -52,6 +52,8 @@ pub struct LegMeter {
     series: Series,
     seconds: Histogram,
     breaker: Gauge,
+    /// Word of its state that is shown.
+    shown: Mutex<Option<&'static str>>,
     /// Reason why a leg on it failed.
     failure: LastValue<&'static str>,
     /// Number of answers with a 4xx.
@@ -206,6 +208,7 @@ impl LegMeter {
             series,
             seconds,
             breaker,
+            shown: Mutex::default(),
             failure: LastValue::default(),
             refusals: AtomicU64::new(0),
         }

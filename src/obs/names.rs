@@ -97,6 +97,10 @@ pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
 /// 0 while an engine takes its share, 1 while it is tried, 2 while it rests, by `role` and
 /// `engine`.
 pub const BREAKER: &str = "pd_proxy_breaker_state";
+/// 1 for the state of an engine, by `role`, `engine` and `state`.
+pub const ENGINE_STATE: &str = "pd_proxy_engine_state";
+/// 1 for the state of a role, by `role` and `state`.
+pub const ROLE_STATE: &str = "pd_proxy_role_state";
 /// Rests that began, by `role` and `engine`.
 pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
 /// Probes by `role`, `engine` and `outcome`: alive, dead, silent.
@@ -133,7 +137,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 61] = [
+pub const ALL: [&str; 63] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -180,6 +184,8 @@ pub const ALL: [&str; 61] = [
     EVENTS_HELD_TOKENS,
     EVENTS_SECONDS,
     BREAKER,
+    ENGINE_STATE,
+    ROLE_STATE,
     TRIPS,
     PROBES,
     RESTARTS,
@@ -266,8 +272,9 @@ pub(super) fn describe_instances() {
     );
     describe_counter!(REFUSALS, "Answers of engines with a 4xx, by status");
     describe_gauge!(BREAKER, "0 while an engine takes its share, 1 while it is tried, 2 while it rests");
+    describe_gauge!(ENGINE_STATE, "1 for the state of an engine: unknown, up, down, draining; else 0");
     describe_counter!(TRIPS, "Rests of engines that began");
-    describe_counter!(PROBES, "Probes of engines, by outcome: alive, dead, silent");
+    describe_counter!(PROBES, "Probes of engines, by outcome: alive, dead, refused, silent");
     describe_counter!(RESTARTS, "Restarts of engines that were noticed");
     describe_counter!(WITHOUT_HANDOFF, "Prompts that a prefiller computed and did not hand over");
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
@@ -328,6 +335,7 @@ pub(super) fn describe() {
     describe_keys();
     describe_changes();
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_gauge!(ROLE_STATE, "1 for the state of a role: unknown, up, degraded, down, draining; else 0");
     describe_counter!(
         TRACE_SPANS,
         "Spans of traced requests, by outcome: sent, dropped (no room), failed, rejected"

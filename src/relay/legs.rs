@@ -345,7 +345,7 @@ impl Relay {
             self.fleet.report(instance, Outcome::Served);
             return outcome;
         };
-        self.fleet.report(instance, failure.outcome());
+        self.fleet.report_because(instance, failure.outcome(), &failure.detail);
         self.note_failure(id, instance, failure);
         outcome
     }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
 use crate::fleet::vacancy::{Bound, Trial};
-use crate::fleet::{Instance, Placement, Role, RoleOutlook};
+use crate::fleet::{Instance, Placement, ProbeAnswer, Role, RoleOutlook};
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::{Relay, Tries};
@@ -285,7 +285,7 @@ impl Relay {
         let alive = asked.is_ok_and(|answer| answer.is_ok_and(|it| !it.status().is_server_error()));
         if alive {
             instance.meter().probed("alive");
-            self.fleet.probed(&instance, true);
+            self.fleet.probed(&instance, ProbeAnswer::Good);
         }
         alive && !instance.health().is_out_of_reach()
     }

@@ -17,16 +17,6 @@ pub async fn alive() -> Response<Body> {
     reply::empty(StatusCode::OK)
 }
 
-/// Answers 200 if a request has a chance, and no shutdown has begun.
-pub async fn ready(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
-    let (prefill, decode) = gateway.serving();
-    let leaves = gateway.ending.is_cancelled() || gateway.stop.is_cancelled();
-    let ready = gateway.can_serve() && !leaves;
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let text = json!({"ready": ready, "prefill_instances": prefill, "decode_instances": decode});
-    reply::json(status, text.to_string())
-}
-
 /// The reference proxy's `/healthcheck`, member by member.
 pub async fn healthcheck(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = gateway.serving();
@@ -89,18 +79,8 @@ impl Gateway {
         (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode))
     }
 
-    /// True if there is somebody for each leg that a request must have.
-    pub fn can_serve(&self) -> bool {
-        let (prefill, decode) = self.serving();
-        let without = || {
-            let relay = &self.relay;
-            relay.settings.now().skip.without_prefiller && relay.speech.now().dialect.decodes_alone()
-        };
-        decode > 0 && (prefill > 0 || without())
-    }
-
     /// `host:port` of those that serve in `role`.
-    pub(super) fn names(&self, role: Role) -> Vec<String> {
+    pub fn names(&self, role: Role) -> Vec<String> {
         let members = self.relay.fleet.members(role);
         members.iter().filter(|i| !i.draining()).map(|i| i.endpoint().to_string()).collect()
     }

@@ -34,6 +34,9 @@ fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
     json!({
         "type": instance.role().name(),
         "instance": instance.endpoint().to_string(),
+        "state": instance.state(now_ms).name(),
+        // Of its last failure, where it has not answered well since.
+        "cause": health.cause(),
         "draining": instance.draining(),
         // Those among which the gateway chooses; 1 = the engine does, or has only one.
         "ranks": instance.rank_count(),

@@ -31,6 +31,7 @@ mod passthrough;
 mod passthrough_accounting;
 mod payload;
 mod plain_path;
+mod readiness;
 mod refusal_votes;
 pub mod reply;
 mod response_lookup;

@@ -78,6 +78,17 @@ pub fn authorized(request: RequestBuilder, authorization: Option<&HeaderValue>) 
     }
 }
 
+/// Reasons why an exchange brought no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExchangeError {
+    /// Nobody listens at the address.
+    #[error("{0}")]
+    ConnectionRefused(String),
+    /// No connection, no whole answer in time, or an answer too large.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// Sends `request` and reads an answer of at most `limit_bytes`, all of it within `time`.
 ///
 /// # Errors
@@ -87,13 +98,26 @@ pub async fn exchange(
     time: Duration,
     limit_bytes: usize,
 ) -> Result<(StatusCode, Bytes), String> {
+    try_exchange(request, time, limit_bytes).await.map_err(|error| error.to_string())
+}
+
+/// The same, which tells a refused connection from other failures.
+///
+/// # Errors
+/// An [`ExchangeError`] says what failed.
+pub async fn try_exchange(
+    request: RequestBuilder,
+    time: Duration,
+    limit_bytes: usize,
+) -> Result<(StatusCode, Bytes), ExchangeError> {
     let whole = async {
-        let mut response = request.send().await.map_err(|e| causes(&e))?;
+        let mut response = request.send().await?;
         let status = response.status();
         let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|e| causes(&e))? {
+        while let Some(chunk) = response.chunk().await? {
             if body.len() + chunk.len() > limit_bytes {
-                return Err(format!("its answer is larger than {limit_bytes} bytes"));
+                let text = format!("its answer is larger than {limit_bytes} bytes");
+                return Err(ExchangeError::Failed(text));
             }
             body.extend_from_slice(&chunk);
         }
@@ -101,15 +125,30 @@ pub async fn exchange(
     };
     match tokio::time::timeout(time, whole).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(format!("no whole answer within {} ms", time.as_millis())),
+        Err(_) => Err(ExchangeError::Failed(format!("no whole answer within {} ms", time.as_millis()))),
+    }
+}
+
+impl From<reqwest::Error> for ExchangeError {
+    fn from(error: reqwest::Error) -> ExchangeError {
+        let cause = innermost(&error);
+        let refused = cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused);
+        let text = cause.to_string();
+        if refused { ExchangeError::ConnectionRefused(text) } else { ExchangeError::Failed(text) }
     }
 }
 
 /// The innermost cause: the outer ones repeat the URL.
-pub fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    innermost(error).to_string()
+}
+
+fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    cause.to_string()
+    cause
 }

@@ -392,6 +392,17 @@ impl Breaker {
         if self.probes_failed < rules.probe_failures {
             return Change::None;
         }
+        self.found_away(now_ms, rules)
+    }
+
+    /// The connection for a probe was refused: nobody listens there, which one probe shows.
+    pub fn probe_refused(&mut self, now_ms: u64, rules: &Rules) -> Change {
+        self.probes_succeeded = 0;
+        self.probes_failed = self.probes_failed.saturating_add(1);
+        self.found_away(now_ms, rules)
+    }
+
+    fn found_away(&mut self, now_ms: u64, rules: &Rules) -> Change {
         self.down_since_ms.get_or_insert(now_ms);
         if self.state(now_ms) == State::Open {
             self.cause = Cause::Unreachable;

@@ -8,6 +8,7 @@ pub mod capacity;
 pub mod handoffs;
 pub mod identity;
 pub mod rules;
+pub mod state;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ pub use breaker::{Breaker, Cause, Change, State};
 pub use capacity::Capacity;
 pub use identity::Identity;
 pub use rules::Rules;
+pub use state::{EngineState, News, StateCounts, StateRecord};
 
 /// Rest of an engine that serves another model, in ms. It ends by the engine's next list of models.
 const OTHER_MODEL_REST_MS: u64 = 3_600_000;
@@ -39,6 +41,11 @@ pub struct Health {
     handoff_failures: AtomicU64,
     /// True while its list of models is not the fleet's.
     serves_other_model: AtomicBool,
+    /// True once it has answered a probe or a request well.
+    answered: AtomicBool,
+    /// True while [`Health::record`] has a cause, so that a request that went well need not lock.
+    has_cause: AtomicBool,
+    record: Mutex<StateRecord>,
     capacity: Capacity,
 }
 
@@ -73,6 +80,9 @@ impl Health {
             credit: AtomicBool::new(false),
             handoff_failures: AtomicU64::new(0),
             serves_other_model: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+            has_cause: AtomicBool::new(false),
+            record: Mutex::default(),
             capacity: Capacity::default(),
         }
     }
@@ -107,6 +117,45 @@ impl Health {
             return State::Open;
         }
         self.lock().state(now_ms)
+    }
+
+    /// State of an engine that does not drain.
+    pub fn engine_state(&self, now_ms: u64) -> EngineState {
+        match self.state(now_ms) {
+            State::Open | State::HalfOpen => EngineState::Down,
+            State::Closed if self.has_answered() => EngineState::Up,
+            State::Closed => EngineState::Unknown,
+        }
+    }
+
+    /// True once it has answered a probe or a request well.
+    pub fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it answered well. True for the first time.
+    pub fn answered_well(&self) -> bool {
+        if self.has_cause.load(Ordering::Relaxed) {
+            self.record().forget_cause();
+            self.has_cause.store(false, Ordering::Relaxed);
+        }
+        !self.has_answered() && !self.answered.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes why a leg or a probe failed.
+    pub fn note_cause(&self, text: &str) {
+        self.record().note_cause(text);
+        self.has_cause.store(true, Ordering::Relaxed);
+    }
+
+    /// Cause of its last failure, if it has not answered well since.
+    pub fn cause(&self) -> Option<String> {
+        self.record().cause().map(str::to_owned)
+    }
+
+    /// What was last said of its state.
+    pub fn record(&self) -> MutexGuard<'_, StateRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True while its list of models is not the fleet's.
@@ -287,6 +336,12 @@ impl Health {
             self.identity().away();
         }
         self.lock().legs.probed(now_ms, alive, &self.rules)
+    }
+
+    /// The connection for a probe was refused.
+    pub fn probe_refused(&self, now_ms: u64) -> Change {
+        self.identity().away();
+        self.lock().legs.probe_refused(now_ms, &self.rules)
     }
 
     /// Number of requests that it takes, learned from its saying that it is busy.

@@ -10,13 +10,13 @@ use axum::extract::{Request, State};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::fleet::health::State as Breaker;
-use crate::fleet::{Instance, InstanceId, Role};
+use crate::fleet::health::{State as Breaker, StateCounts};
+use crate::fleet::{Fleet, Instance, InstanceId, Role};
 use crate::server::page::{decisions, guarded, served};
 use crate::server::{Gateway, instances, reply};
 
 /// The shape of the answer.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Engines that are shown; of larger fleets the others are counted.
 const MOST_ENGINES: usize = 512;
 /// Placements that are shown.
@@ -58,6 +58,7 @@ fn now(gateway: &Arc<Gateway>) -> Value {
         "gateway": about(gateway),
         "requests": requests(gateway),
         "beliefs": {"names": beliefs.named, "history": beliefs.history},
+        "roles": roles(fleet),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
         "pools": pool(gateway).into_iter().collect::<Vec<_>>(),
@@ -66,16 +67,11 @@ fn now(gateway: &Arc<Gateway>) -> Value {
 }
 
 fn about(gateway: &Gateway) -> Value {
-    let ending = gateway.ending.is_cancelled() || gateway.stop.is_cancelled();
-    let state = match (ending, gateway.can_serve()) {
-        (true, _) => "draining",
-        (false, true) => "ready",
-        (false, false) => "not_ready",
-    };
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_ms": gateway.relay.fleet.now_ms(),
-        "state": state,
+        "state": gateway.state().name(),
+        "not_ready": gateway.not_ready(),
         "config": gateway.files.get().cloned().unwrap_or_default(),
         "dialect": gateway.relay.speech.now().dialect.name(),
         "model": gateway.edge.now().model,
@@ -104,7 +100,9 @@ fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Va
         "instance": instance.endpoint().to_string(),
         "models": models,
         "models_more": models_more,
-        "state": state(instance, now_ms),
+        "state": instance.state(now_ms).name(),
+        "detail": detail(instance, now_ms),
+        "cause": instance.health().cause(),
         "rest_ms": instance.health().rest_ms(now_ms),
         "share": instance.health().share(now_ms),
         "failures": instance.health().failures(),
@@ -122,8 +120,15 @@ fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Va
     })
 }
 
-/// One word for all that is known of it, the gravest first.
-fn state(instance: &Instance, now_ms: u64) -> &'static str {
+/// States of the roles that have members.
+fn roles(fleet: &Fleet) -> Value {
+    let counts = Role::ALL.map(|role| (role, fleet.state_counts(role)));
+    let known = counts.into_iter().filter(|(_, counts)| *counts != StateCounts::default());
+    known.map(|(role, counts)| (role.name().to_owned(), json!(counts.role().name()))).collect()
+}
+
+/// What its breaker does, in one word, the gravest first.
+fn detail(instance: &Instance, now_ms: u64) -> &'static str {
     let health = instance.health();
     match health.state(now_ms) {
         _ if instance.draining() => "draining",
@@ -149,7 +154,7 @@ fn pool(gateway: &Gateway) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
-    use crate::fleet::{Fleet, Need, Outcome};
+    use crate::fleet::{Need, Outcome};
     use crate::route::Policy;
 
     #[test]
@@ -158,14 +163,14 @@ mod tests {
         fleet.add(Role::Decode, Endpoint::new("d", 1));
         let reservation = fleet.pick(Role::Decode, Need::default()).unwrap();
         let decoder = reservation.instance().clone();
-        let now = || state(&decoder, fleet.now_ms());
+        let now = || detail(&decoder, fleet.now_ms());
         assert_eq!(now(), "serving");
         fleet.report(&decoder, Outcome::Failed);
         assert_eq!(now(), "in_doubt");
         fleet.report(&decoder, Outcome::Unreachable);
         assert_eq!(now(), "resting");
         let rest_ms = decoder.health().rest_ms(fleet.now_ms());
-        assert_eq!(state(&decoder, fleet.now_ms() + rest_ms), "on_trial");
+        assert_eq!(detail(&decoder, fleet.now_ms() + rest_ms), "on_trial");
         fleet.remove(Role::Decode, decoder.endpoint());
         assert_eq!(now(), "draining");
     }

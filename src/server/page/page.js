@@ -9,13 +9,15 @@ const RATE_SAMPLES = 6;
 const SAMPLES = 60;
 // Screen readers hear of changes at most so often.
 const NEWS_MS = 6000;
-const FORMAT = 1;
+const FORMAT = 2;
 
+// One set of words for engines, roles and the gateway.
 const STATES = {
-  serving: ['serving', 'good'], warming: ['warming up', 'warn'], in_doubt: ['in doubt', 'warn'],
-  on_trial: ['on trial', 'warn'], resting: ['resting', 'bad'], other_model: ['other model', 'bad'], draining: ['draining', 'quiet'],
+  unknown: ['unknown', 'warn'], up: ['up', 'good'], degraded: ['degraded', 'warn'], down: ['down', 'bad'], draining: ['draining', 'quiet'],
 };
-const GATEWAY = {ready: ['ready', 'good'], not_ready: ['not ready', 'bad'], draining: ['draining', 'warn']};
+const DETAILS = {
+  warming: 'warming up', in_doubt: 'failed a moment ago', on_trial: 'tried with one request', other_model: 'serves another model',
+};
 const WHY = {
   only: 'the only one', cached: 'less to compute', sooner: 'free sooner', alike: 'as good as the next', policy: 'policy or sharing',
 };
@@ -135,11 +137,13 @@ function two(cell, first, second, className) {
 function engineState(cell, engine) {
   if (!cell.firstChild) cell.append(el('span', 'pill'), el('span', 'sub'));
   pill(cell.firstChild, STATES[engine.state] || [engine.state, 'quiet']);
-  let more = '';
-  if (engine.rest_ms > 0 && !['draining', 'other_model'].includes(engine.state)) more = `${duration(engine.rest_ms)} more`;
-  else if (engine.state === 'warming') more = `${Math.round(engine.share * 100)} % of its share`;
-  if (engine.failures > 1) more += `${more ? ', ' : ''}${engine.failures} failures in a row`;
-  text(cell.lastChild, more);
+  const more = [];
+  if (engine.cause) more.push(engine.cause);
+  if (DETAILS[engine.detail]) more.push(DETAILS[engine.detail]);
+  if (engine.detail === 'warming') more.push(`${Math.round(engine.share * 100)} % of its share`);
+  if (engine.detail === 'resting') more.push(`next try in ${duration(engine.rest_ms)}`);
+  if (engine.failures > 1) more.push(`${engine.failures} failures in a row`);
+  text(cell.lastChild, more.join(', '));
 }
 
 function share(cell, part, of) {
@@ -310,7 +314,7 @@ function showPools(pools) {
 // What changed since the last look, in a sentence; screen readers hear that and nothing else of the numbers.
 function tellChanges(now) {
   const states = new Map(now.engines.map(engine => [`${engine.role} ${engine.instance}`, (STATES[engine.state] || [engine.state])[0]]));
-  const state = (GATEWAY[now.gateway.state] || [now.gateway.state])[0];
+  const state = (STATES[now.gateway.state] || [now.gateway.state])[0];
   states.set('the gateway', state);
   const at = Date.now();
   if (statesBefore && at - newsAt < NEWS_MS) return;
@@ -327,14 +331,16 @@ function tellChanges(now) {
 
 function show(now) {
   const {gateway} = now;
-  pill($('state'), GATEWAY[gateway.state] || [gateway.state, 'quiet']);
+  pill($('state'), STATES[gateway.state] || [gateway.state, 'quiet']);
+  $('not-ready').hidden = !gateway.not_ready;
+  text($('not-ready'), gateway.not_ready ? `Not ready: ${gateway.not_ready}.` : '');
   text($('version'), gateway.version);
   text($('uptime'), duration(gateway.uptime_ms));
   text($('dialect'), gateway.dialect);
   text($('model'), gateway.model || 'any');
   text($('config'), gateway.config.join(', ') || 'no file');
-  const down = now.engines.filter(engine => engine.state === 'resting').length;
-  document.title = `${down ? `${down} resting · ` : ''}pd-proxy`;
+  const down = now.engines.filter(engine => engine.state === 'down').length;
+  document.title = `${down ? `${down} down · ` : ''}pd-proxy`;
   showRequests(now);
   showEngines(now.engines);
   $('left-out').hidden = now.engines_left_out === 0;

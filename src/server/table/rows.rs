@@ -10,7 +10,7 @@ use super::{Answer, Body, Document, Key, Listener, Passage, Row, Stored};
 use crate::dialect::Api;
 use crate::fleet::Role;
 use crate::server::openai::Route;
-use crate::server::{admin, explain, instances, members, metaserver, models, page};
+use crate::server::{admin, explain, instances, members, metaserver, models, page, readiness};
 
 const GET: &[Method] = &[Method::GET];
 const POST: &[Method] = &[Method::POST];
@@ -167,7 +167,8 @@ pub(in crate::server) static TABLE: &[Row] = &[
     own("/healthz", GET, |by| on(by, admin::alive), "The process serves.").on(Listener::Both, Key::Open),
     own("/ping", GET_OR_POST, |by| on(by, admin::alive), "The process serves (SageMaker).")
         .on(Listener::Both, Key::Open),
-    own("/readyz", GET, |by| on(by, admin::ready), "A request can be served.").on(Listener::Both, Key::Open),
+    own("/readyz", GET, |by| on(by, readiness::ready), "A request can be served.")
+        .on(Listener::Both, Key::Open),
     own(
         "/healthcheck",
         GET,

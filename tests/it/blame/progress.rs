@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
+use pd_proxy::fleet::{ProbeAnswer, Role};
 use pd_proxy::sim::{Fault, FaultKind};
 use tokio::time::Instant;
 
@@ -84,7 +84,7 @@ async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
     let asked = join_all((0..4).map(|n| post(&memory, COMPLETIONS, stream(n))));
     let probed = async {
         pass(Duration::from_millis(1_500)).await;
-        (0..3).for_each(|_| fleet.probed(&silent, false));
+        (0..3).for_each(|_| fleet.probed(&silent, ProbeAnswer::Bad("no answer")));
     };
     let (all, ()) = tokio::join!(asked, probed);
     assert!(all.iter().all(|(status, _)| *status == 200), "{all:?}");

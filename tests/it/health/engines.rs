@@ -71,8 +71,8 @@ async fn a_dead_engine_is_found_by_probes_and_not_by_requests() {
     let text = stage.get("/metrics").await.text();
     let failures = format!(r#"pd_proxy_leg_failures_total{{role="prefill",engine="{at}""#);
     assert!(!text.contains(&failures), "no request was sent there");
-    let silent = format!(r#"pd_proxy_probes_total{{role="prefill",engine="{at}",outcome="silent"}}"#);
-    assert!(samples(&text)[&silent] >= 2.0);
+    let refused = format!(r#"pd_proxy_probes_total{{role="prefill",engine="{at}",outcome="refused"}}"#);
+    assert!(samples(&text)[&refused] >= 1.0);
     stage.end().await;
 }
 
@@ -165,7 +165,7 @@ async fn an_engine_that_returns_with_another_model_is_out_until_it_serves_the_fl
         let state = async || member(stage.gateway, name, at).await;
         eventually("its model is known", async || state().await["models"] == json!(["sim"])).await;
         old.kill().await;
-        eventually("it rests", async || state().await["breaker"] == "open").await;
+        eventually("it rests", async || state().await["state"] == "down").await;
         let spec = EngineSpec { role, model: "another".into(), ..fast() };
         let foreign = Engine::start(spec, at).await.unwrap();
         eventually("its models are known", async || state().await["serves_other_model"] == true).await;

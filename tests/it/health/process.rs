@@ -73,7 +73,7 @@ async fn between_a_stop_signal_and_closed_doors_requests_are_still_served() {
     let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
     let flags = ["--set", "server.lame_duck_ms=1500"];
     let (mut process, address) = Process::gateway(&prefill, &decode, &flags, &[]);
-    assert_eq!(client::send(address, &get("/readyz")).await.status, 200);
+    eventually("it is ready", async || client::send(address, &get("/readyz")).await.status == 200).await;
     let start = Instant::now();
     process.signal("TERM");
     eventually("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
@@ -116,7 +116,8 @@ async fn a_name_that_fails_does_not_hide_what_another_changed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     let [p, d] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
-    let (prefill, decode) = (p.addr().to_string(), d.addr().to_string());
+    let (p_at, d_at) = (p.addr(), d.addr());
+    let (prefill, decode) = (p_at.to_string(), d_at.to_string());
     p.stop().await;
     d.stop().await;
     let flags = ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill, "--decode", &decode];
@@ -124,13 +125,30 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     let mut process = Process::start(&[&flags[..], &probes].concat(), &[]);
     let line = process.wait_for("no prefiller says yet what it is");
     assert!(line.contains("WARN") && line.contains(&prefill), "{line}");
-    let mut probed = [(); 2].map(|()| process.wait_for("the first probe of it failed"));
-    probed.sort_by_key(|line| line.contains("prefill"));
-    for (line, leg, at) in [(&probed[0], "decode", &decode), (&probed[1], "prefill", &prefill)] {
-        assert!(line.contains("WARN") && line.contains(leg) && line.contains(at), "{line}");
+    let address = process.address();
+    for (role, at) in [("prefill", &prefill), ("decode", &decode)] {
+        let line = process.hear(&format!("engine {at} ({role}) is down: connection refused; next try in"));
+        assert!(line.contains("WARN") && line.contains(&format!("engine={at} role=\"{role}\"")), "{line}");
     }
-    let line = process.wait_for("rests: it is chosen last");
-    assert!(line.contains("it does not answer probes"), "{line}");
+    let ready = client::send(address, &get("/readyz")).await;
+    let reason = "every prefiller is down (1 of 1); every decoder is down (1 of 1)";
+    assert_eq!((ready.status, &ready.json()["reason"]), (503, &reason.into()));
+    let instances = client::send(address, &get("/instances")).await.json();
+    for it in instances["instances"].as_array().unwrap() {
+        assert_eq!((&it["state"], &it["cause"]), (&"down".into(), &"connection refused".into()));
+    }
+    let metrics = client::send(address, &get("/metrics")).await.text();
+    let state = format!("pd_proxy_engine_state{{role=\"decode\",engine=\"{decode}\",state=\"down\"}} 1");
+    assert!(
+        metrics.contains(&state) && metrics.contains("pd_proxy_role_state{role=\"decode\",state=\"down\"} 1")
+    );
+    assert_eq!(client::send(address, &get("/health")).await.status, 200, "it lives");
+    let [p, d] = [engine(Role::Prefill, p_at).await, engine(Role::Decode, d_at).await];
+    process.wait_for("INFO ready");
+    assert_eq!(client::send(address, &get("/readyz")).await.status, 200);
+    assert_eq!(process.said(") is down: "), 2, "each transition is told once");
+    assert_eq!(process.said("not ready yet"), 1);
+    [p, d].map(drop);
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));
 

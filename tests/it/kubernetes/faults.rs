@@ -94,7 +94,7 @@ async fn rights_that_are_missing_are_said_once_and_count_when_they_come() {
         api.put([pod("p-0", "prefill", p0.addr(), Step::Ready)]);
         gateway.comes_to("prefill", &[&p0]).await;
         gateway.process.wait_for("the API server answers again");
-        assert_eq!(gateway.ready().await, 200);
+        eventually("its probes have told", async || gateway.ready().await == 200).await;
     }
 }
 

@@ -29,7 +29,8 @@ async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
         gateway.comes_to("prefill", &marked).await;
         api.delete("mark");
         gateway.comes_to("prefill", &unmarked).await;
-        assert_eq!(gateway.ready().await, if there { 200 } else { 503 }, "{step:?}");
+        let expected = if there { 200 } else { 503 };
+        eventually("its probes have told", async || gateway.ready().await == expected).await;
     }
     assert_eq!(client::send(gateway.at, &post(CHAT, &chat("x").to_string())).await.status, 200);
 

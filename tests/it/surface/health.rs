@@ -24,7 +24,13 @@ async fn supervisors_learn_whether_it_lives_and_whether_it_can_serve() {
     assert_eq!(stage.post("/ping", "").await.status, 200);
     let ready = stage.get("/readyz").await;
     assert_eq!(ready.status, 200);
-    assert_eq!(ready.json(), json!({"ready": true, "prefill_instances": 2, "decode_instances": 2}));
+    let expected = json!({
+        "ready": true, "reason": null, "state": "unknown", "prefill": "unknown", "decode": "unknown",
+        "prefill_instances": 2, "decode_instances": 2,
+    });
+    assert_eq!(ready.json(), expected, "engines that are not probed are believed");
+    assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200);
+    assert_eq!(stage.get("/readyz").await.json()["state"], "up");
     let health = stage.get("/healthcheck").await;
     assert_eq!(
         health.text(),
@@ -34,7 +40,11 @@ async fn supervisors_learn_whether_it_lives_and_whether_it_can_serve() {
     remove_all(&stage, "prefill", &stage.prefillers).await;
     let ready = stage.get("/readyz").await;
     assert_eq!(ready.status, 503);
-    assert_eq!(ready.json(), json!({"ready": false, "prefill_instances": 0, "decode_instances": 2}));
+    let expected = json!({
+        "ready": false, "reason": "there is no prefiller", "state": "down", "prefill": "down", "decode": "up",
+        "prefill_instances": 0, "decode_instances": 2,
+    });
+    assert_eq!(ready.json(), expected);
     assert_eq!(stage.get("/health").await.status, 200, "a restart would not bring a prefiller");
     let refused = stage.post(CHAT, &chat("x").to_string()).await;
     assert_eq!((refused.status, refused.header("x-pd-error")), (503, Some("no_prefiller")));

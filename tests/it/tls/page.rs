@@ -247,11 +247,11 @@ async fn page_lists_outcomes_of_the_last_requests() {
     let prefiller = of("prefill");
     assert_eq!(
         (&prefiller["state"], &prefiller["leases"], &prefiller["running"]),
-        (&"serving".into(), &0.into(), &0.into())
+        (&"up".into(), &0.into(), &0.into())
     );
     assert!(prefiller["prompt_tokens"].as_u64().unwrap() > 0);
     assert_eq!((&now["requests"]["ended"], &now["requests"]["failed"]), (&1.into(), &0.into()));
-    assert_eq!(now["gateway"]["state"], "ready");
+    assert_eq!(now["gateway"]["state"], "up");
 
     assert!(engines[1].inject(Fault::always(FaultKind::Status(500, None))));
     assert_eq!(ask(gateway.at, "lost").await, 502);
@@ -262,7 +262,7 @@ async fn page_lists_outcomes_of_the_last_requests() {
     assert_eq!(now["requests"]["failed"], 1);
     let decoder = now["engines"].as_array().unwrap().iter().find(|it| it["role"] == "decode").unwrap();
     assert_eq!(decoder["last_error"]["reason"], "status");
-    assert_ne!(decoder["state"], "serving");
+    assert_eq!((&decoder["state"], &decoder["detail"]), (&"up".into(), &"in_doubt".into()));
 
     engines[1].clear_faults();
     for n in 0..60 {
@@ -281,6 +281,8 @@ async fn models_are_asked_when_somebody_looks() {
     let spec = EngineSpec { role: Role::Prefill, model: name.into(), ..fast() };
     let hostile = Engine::start(spec, ([127, 0, 0, 1], 0).into()).await.unwrap();
     config.fleet.prefill.push(hostile.addr().to_string());
+    // A probe asks for models, too.
+    config.health.probe_ms = 0;
     let gateway = Running::start(config).await.unwrap();
     let admin = gateway.admin.unwrap();
     let asked = || engines[0].seen().iter().filter(|seen| seen.path == "/v1/models").count();

@@ -191,3 +191,14 @@ proptest! {
         prop_assert!((it.share(now_ms + RULES.slow_start_ms, &RULES) - 1.0).abs() < 1e-9);
     }
 }
+
+/// Nobody listens there: further probes would tell nothing new.
+#[test]
+fn a_refused_connection_opens_it_at_once() {
+    let mut it = Breaker::default();
+    assert_eq!(it.probe_refused(0, &RULES), Change::Opened(500));
+    assert_eq!(it.probe_refused(100, &RULES), Change::None, "it rests already");
+    assert_eq!(it.probe_refused(600, &RULES), Change::Opened(1_000), "the trial was the probe's");
+    assert_eq!(it.probed(700, true, &RULES), Change::MayTry);
+    assert!(!it.is_silent(&RULES), "one that refuses is not silent");
+}
