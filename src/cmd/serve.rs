@@ -9,7 +9,7 @@ use super::check::here;
 use super::{Failure, failure, named, runtime};
 use crate::app::{self, App, Signals};
 use crate::cli::ServeArgs;
-use crate::config::{self, Config, Env, Loaded, LogFormat};
+use crate::config::{self, Config, Env, Loaded, LogFormat, Origin};
 use crate::control::reload::{Content, Source};
 use crate::obs::log::{self, LogGuard, Threshold};
 
@@ -49,7 +49,7 @@ async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<()
     };
     let mut app = built.map_err(named)?;
     announce(&app, &loaded);
-    say_if_too_few(open_files, loaded.config.limit.connections);
+    say_if_too_few(open_files, &loaded);
     app.announce_readiness(loaded.config.route.policy.name());
     app.follow(source, loaded);
     app::serve_until_signal(app, signals).await;
@@ -73,16 +73,22 @@ pub(super) fn raise_open_files() -> u64 {
 
 /// Beyond the system's limit clients are refused by nobody: their connections are not accepted, or
 /// engines not reached.
-fn say_if_too_few(open_files: u64, connections: usize) {
+/// The default of `limit.connections` is not what anybody has asked for: less is no trouble then.
+fn say_if_too_few(open_files: u64, loaded: &Loaded) {
+    let connections = loaded.config.limit.connections;
     let needed = here::files_needed(connections);
-    if open_files < needed {
-        tracing::warn!(
-            open_files,
-            needed,
-            "limit.connections = {connections} needs more open files than the hard limit allows: raise it (ulimit -Hn, \
-             LimitNOFILE), or serve at most {} streams",
-            here::streams_of(open_files)
-        );
+    if open_files >= needed {
+        return;
+    }
+    let text = format!(
+        "limit.connections = {connections} needs more open files than the hard limit allows: raise it (ulimit -Hn, \
+         LimitNOFILE), or serve at most {} streams",
+        here::streams_of(open_files)
+    );
+    if *loaded.origins.of("limit.connections") == Origin::Default {
+        tracing::info!(open_files, needed, "{text}");
+    } else {
+        tracing::warn!(open_files, needed, "{text}");
     }
 }
 

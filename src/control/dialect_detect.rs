@@ -124,7 +124,7 @@ impl Detector {
         if self.has_verdict.swap(true, Ordering::Relaxed) && before == told.dialect {
             return;
         }
-        tracing::info!(dialect = told.dialect.name(), prefiller = %prefiller, "dialect: {}", told.why);
+        tracing::info!(dialect = told.dialect.name(), engine = %prefiller, role = Role::Prefill.name(), "dialect: {}", told.why);
         self.protocol.turn_to(told.dialect, bootstrap_port);
     }
 }

@@ -145,7 +145,7 @@ impl KvEventSubscriptions {
         let sources = self.publishers.sources(member.id(), member.endpoint(), &name);
         let listened: usize = self.subscriptions.values().map(|it| it.ranks.len()).sum();
         if listened + sources.len() > MAX_HOLDERS {
-            tracing::warn!(instance = %name, "more than {MAX_HOLDERS} ranks publish KV events: some are not counted");
+            tracing::warn!(engine = %name, role = Role::Prefill.name(), "more than {MAX_HOLDERS} ranks publish KV events: some are not counted");
         }
         let ranks = sources.into_iter().map(|source| {
             let meter = RankMeter::new(&name, source.rank, &Count::ALL.map(Count::name));
@@ -173,8 +173,7 @@ impl Rank {
         let event_tokens = self.status.block_tokens();
         let odd_tokens = if event_tokens as usize == hash_tokens { 0 } else { event_tokens };
         if odd_tokens != 0 && odd_tokens != self.odd_tokens {
-            let instance = &self.instance;
-            tracing::warn!(%instance, told_tokens = event_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
+            tracing::warn!(engine = %self.instance, role = Role::Prefill.name(), told_tokens = event_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
         }
         self.odd_tokens = odd_tokens;
     }

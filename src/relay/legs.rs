@@ -358,15 +358,15 @@ impl Relay {
         }
         if matches!(failure.why, FailureKind::Refused(_)) {
             // Whose fault it is another engine tells.
-            let leg = instance.role().name();
-            tracing::debug!(id, leg, instance = %instance.endpoint(), "refused with {}", failure.detail);
+            let (engine, role) = (instance.endpoint(), instance.role().name());
+            tracing::debug!(id, %engine, role, "refused with {}", failure.detail);
             return;
         }
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id,
-            leg = instance.role().name(),
-            instance = %instance.endpoint(),
+            engine = %instance.endpoint(),
+            role = instance.role().name(),
             reason = failure.reason(),
             "{}",
             failure.detail

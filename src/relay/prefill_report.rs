@@ -93,7 +93,8 @@ impl Relay {
         if others_do || !self.speech.now().open {
             prefiller.handoffs().warned(now_ms);
             tracing::warn!(
-                instance = %prefiller.endpoint(),
+                engine = %prefiller.endpoint(),
+                role = prefiller.role().name(),
                 prompts = prefiller.handoffs().missing(),
                 others_do,
                 "hands over nothing of what it computes, so that decoders compute it again: is --kv-transfer-config set there?"

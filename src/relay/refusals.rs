@@ -171,8 +171,8 @@ impl Relay {
         by.meter().failed("refused");
         tracing::warn!(
             id,
-            leg = by.role().name(),
-            instance = %by.endpoint(),
+            engine = %by.endpoint(),
+            role = by.role().name(),
             status = status.as_u16(),
             "it refused what another engine served"
         );

@@ -169,13 +169,13 @@ async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
             return;
         }
         if gateway.answers(&endpoint).await && gateway.waiting.forget(role, &endpoint) {
-            tracing::info!(role = role.name(), instance = %endpoint, "added");
+            tracing::info!(role = role.name(), engine = %endpoint, "added");
             gateway.relay.fleet.add(role, endpoint);
             return;
         }
     }
     gateway.waiting.give_up(role, &endpoint);
-    tracing::warn!(role = role.name(), instance = %endpoint, "given up: it never answered /v1/models");
+    tracing::warn!(role = role.name(), engine = %endpoint, "given up: it never answered /v1/models");
 }
 
 /// Engines that are asked until they answer, or are removed, and how many ask each.

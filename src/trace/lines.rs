@@ -15,13 +15,13 @@ pub fn wanted(ratio: f64, random: fn() -> u64) -> bool {
 }
 
 /// Writes one line. `begin_ns` is the time when the request arrived, by the same clock.
-pub(super) fn write(request_id: &str, begin_ns: u64, record: &Record) {
+pub(super) fn write(id: &str, begin_ns: u64, record: &Record) {
     // In whole us: more digits than that are noise.
     let ms = |ns: u64| (ns / 1_000) as f64 / 1e3;
     let at_ms = ms(record.start_ns.saturating_sub(begin_ns));
     let took_ms = ms(record.end_ns.saturating_sub(record.start_ns));
     let (step, error) = (record.name.as_ref(), record.error.as_deref());
-    tracing::debug!(request_id, step, at_ms, took_ms, error, facts = %Facts(record), "step");
+    tracing::debug!(id, step, at_ms, took_ms, error, facts = %Facts(record), "step");
 }
 
 /// Facts of a step: `name=value`, a blank between two.

@@ -32,6 +32,7 @@ mod kubernetes;
 mod layers;
 mod layerwise;
 mod legs;
+mod log_lines;
 mod matrix;
 mod output;
 mod passage;

@@ -19,7 +19,7 @@ pub(super) async fn open(
         match try_open(source, times, listener, newer.take()).await {
             Ok(link) => return link,
             Err(error) => {
-                tracing::debug!(instance = %source.name, address = %source.events, %error, "no KV events");
+                tracing::debug!(engine = %source.name, role = "prefill", address = %source.events, %error, "no KV events");
             }
         }
         sleep(Duration::from_millis(wait_ms)).await;

@@ -190,7 +190,7 @@ impl Watch {
             link = &mut opening => return link,
             () = limit => {}
         }
-        tracing::warn!(instance = %source.name, "no KV events from this engine: its blocks are forgotten");
+        tracing::warn!(engine = %source.name, role = "prefill", "no KV events from this engine: its blocks are forgotten");
         self.forget().await;
         opening.await
     }
@@ -234,7 +234,7 @@ impl Watch {
             match message {
                 Ok(frames) => self.live(&frames).await,
                 Err(error) => {
-                    tracing::info!(instance = %self.source.name, %error, "connection of KV events ended");
+                    tracing::info!(engine = %self.source.name, role = "prefill", %error, "connection of KV events ended");
                     return None;
                 }
             }
@@ -292,7 +292,7 @@ impl Watch {
         let done = timeout(limit, self.rounds(&address, replay)).await;
         let Err(error) = done.unwrap_or(Err(LinkError::TimedOut)) else { return true };
         self.status.add(Count::ReplayFailures);
-        tracing::warn!(instance = %self.source.name, %address, %error, "replay of KV events failed");
+        tracing::warn!(engine = %self.source.name, role = "prefill", %address, %error, "replay of KV events failed");
         if self.taking {
             // Its time ended within a batch, whose rest is lost.
             self.forget().await;

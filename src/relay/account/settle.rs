@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
+use tracing::Level;
+
 use super::{CLIENT_GONE, End, Ledger};
 use crate::error::Kind;
+use crate::obs::failed_request;
 use crate::relay::decision_log::End as Ended;
 use crate::relay::parts::{Part, Sum};
 use crate::relay::traced::{self, RequestEnd};
@@ -73,8 +76,13 @@ impl Drop for Ledger {
         let taken = self.took();
         self.due.settle(&self.meters, self.end, taken);
         let (prefiller, decoder) = (sum.prefiller_names(), sum.decoder_names());
-        tracing::info!(
+        let waited_ms = self.chosen().map(|chosen| rounded_ms(chosen.waited));
+        // A level is fixed where a line is written.
+        macro_rules! access_line {
+            ($level:expr) => {
+        tracing::event!(
             target: ACCESS_LOG,
+            $level,
             id = %self.id,
             route = self.api.name(),
             key_name = self.due.key_name(),
@@ -89,14 +97,21 @@ impl Drop for Ledger {
             pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
             pooled_by = self.pooled.map(|(_, hit_source)| hit_source.name()),
             held_tokens = self.held,
-            output_tokens = output,
-            resumed = self.resumed,
-            waited_ms = self.chosen().map(|chosen| rounded_ms(chosen.waited)),
+            output_tokens = (output > 0).then_some(output),
+            resumed = (self.resumed > 0).then_some(self.resumed),
+            waited_ms = waited_ms.filter(|ms| *ms > 0.0),
             ttft_ms = sample.ttft.map(rounded_ms),
             total_ms = rounded_ms(sample.total),
             trace_id = self.span.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
             "request"
-        );
+        )
+            };
+        }
+        if failed_request(Some(self.end.status), self.end.reason) {
+            access_line!(Level::WARN);
+        } else {
+            access_line!(Level::INFO);
+        }
         let status = Some(self.end.status).filter(|status| *status != CLIENT_GONE);
         let end = RequestEnd {
             status,

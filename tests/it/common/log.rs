@@ -31,6 +31,14 @@ impl Log {
     }
 }
 
+impl Log {
+    /// The first line that contains the text.
+    pub fn find(&self, text: &str) -> Option<String> {
+        let lines = self.lines.0.lock().unwrap();
+        String::from_utf8_lossy(&lines).lines().find(|line| line.contains(text)).map(str::to_owned)
+    }
+}
+
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
