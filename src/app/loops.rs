@@ -27,9 +27,6 @@ use crate::util::swap::Live;
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
-/// Time between looks at whether the gateway is ready for the first time.
-const READINESS_LOOK: Duration = Duration::from_millis(50);
-
 /// A block of this size is a page of the allocator by itself.
 const OWN_PAGE_BYTES: usize = 8 << 20;
 
@@ -109,19 +106,6 @@ pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &m
         detector.warn_of_silence();
         tasks.spawn(detector.run());
     }
-}
-
-/// Logs what the gateway waits for, and `ready` once a request has a chance.
-pub(super) async fn announce_readiness(gateway: Arc<Gateway>, policy: &'static str) {
-    if let Some(reason) = gateway.not_ready() {
-        tracing::info!("not ready yet, and /readyz says so: {reason}");
-    }
-    while gateway.not_ready().is_some() {
-        tokio::time::sleep(READINESS_LOOK).await;
-    }
-    let names = |role| gateway.names(role).join(" ");
-    let (prefill, decode) = (names(Role::Prefill), names(Role::Decode));
-    tracing::info!(prefill, decode, policy, "ready");
 }
 
 async fn housekeeping(exposition: Exposition, handles: FleetHandles) {

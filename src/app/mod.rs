@@ -5,6 +5,7 @@ pub mod fleet;
 pub mod limits;
 mod loops;
 pub mod pool;
+mod readiness;
 pub mod settings;
 mod signals;
 pub mod trace_export;
@@ -239,7 +240,7 @@ impl App {
 
     /// Logs when the gateway is ready, and until then what it waits for.
     pub fn announce_readiness(&mut self, policy: &'static str) {
-        self.tasks.spawn(loops::announce_readiness(self.gateway.clone(), policy));
+        self.tasks.spawn(readiness::announce(self.gateway.clone(), policy));
     }
 
     /// Parts by which engines come into the fleet and leave it.

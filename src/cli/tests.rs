@@ -26,7 +26,7 @@ fn wrong(line: &str) -> String {
 
 #[test]
 fn the_reference_command_works_unchanged() {
-    let Loaded { config, origins } = load(
+    let Loaded { config, origins, .. } = load(
         "pd-proxy --host 0.0.0.0 --port 9000 --workers 2 --prefiller-hosts 10.0.0.1 10.0.0.2 --prefiller-ports 8100 8101 \
          --decoder-hosts 10.0.0.3 10.0.0.4 --decoder-ports 8200 8201",
     );
@@ -96,7 +96,7 @@ fn no_attempts_and_no_pause_are_as_few_as_there_can_be() {
 
 #[test]
 fn the_demo_proxy_s_flag_for_a_policy_is_one_and_a_policy_by_name_wins() {
-    let Loaded { config, origins } = load("pd-proxy --model M --roundrobin --prefill a:1 --decode b:1");
+    let Loaded { config, origins, .. } = load("pd-proxy --model M --roundrobin --prefill a:1 --decode b:1");
     assert_eq!(config.route.policy, Policy::RoundRobin);
     assert_eq!(*origins.of("route.policy"), Origin::Flag("--roundrobin".to_owned()));
     assert_eq!(load("pd-proxy --policy random --roundrobin").config.route.policy, Policy::Random);
@@ -118,7 +118,7 @@ fn encoders_prefillers_and_decoders_may_be_given_as_their_proxy_has_them() {
         let line = format!(
             "pd-proxy --encode-servers-urls http://e:1 --prefill-servers-urls {word} --decode-servers-urls http://a:2,http://b:3"
         );
-        let Loaded { config, origins } = load(&line);
+        let Loaded { config, origins, .. } = load(&line);
         assert_eq!(config.fleet.prefill, ["http://a:2", "http://b:3"], "they are in both lists");
         assert_eq!(config.fleet.decode, config.fleet.prefill);
         assert_eq!(*origins.of("fleet.prefill"), Origin::Flag("--decode".to_owned()));
@@ -157,7 +157,7 @@ fn one_host_or_one_port_alone_takes_the_reference_default() {
 
 #[test]
 fn the_last_of_a_repeated_flag_wins_and_set_wins_over_it() {
-    let Loaded { config, origins } =
+    let Loaded { config, origins, .. } =
         load("pd-proxy --set server.port=3 --port 1 --port 2 --set retry.attempts=4 --set retry.attempts=5");
     assert_eq!((config.server.port, config.retry.attempts), (3, 5));
     assert_eq!(*origins.of("server.port"), Origin::Flag("--set".to_owned()));
@@ -295,7 +295,7 @@ fn commands_are_told_apart() {
 
 #[test]
 fn a_model_s_files_and_block_size_have_flags() {
-    let Loaded { config, origins } = load("pd-proxy --model-path /models/M --block-size 128");
+    let Loaded { config, origins, .. } = load("pd-proxy --model-path /models/M --block-size 128");
     assert_eq!((config.prompt.model_path.as_deref(), config.hash.block_tokens), (Some("/models/M"), 128));
     assert_eq!(*origins.of("prompt.model_path"), Origin::Flag("--model-path".to_owned()));
     assert_eq!(*origins.of("hash.block_tokens"), Origin::Flag("--block-size".to_owned()));
@@ -319,7 +319,7 @@ fn keys_take_a_prompt_and_what_a_gateway_is_started_with() {
         keys("pd-proxy keys --tokens 1,2 --profile ascend-0.26 --format json --set key.tp=2 --prefill a:1");
     assert_eq!((args.tokens.as_deref(), &args.prompt, &args.messages), (Some("1,2"), &None, &None));
     assert_eq!(args.format, KeysFormat::Json);
-    let Loaded { config, origins } = Config::load(&args.configuration(), &Env::new()).unwrap();
+    let Loaded { config, origins, .. } = Config::load(&args.configuration(), &Env::new()).unwrap();
     assert_eq!((config.key.preset.as_deref(), config.key.tp), (Some("ascend-0.26"), 2));
     assert_eq!(*origins.of("fleet.decode"), Origin::Default);
     let plain = keys("pd-proxy keys --cache-salt s");

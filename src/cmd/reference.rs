@@ -22,6 +22,9 @@ Two variables are no keys. `PD_PROXY_CONFIG` names files, with commas between se
 name them so in an image, whose health check (`pd-proxy health`) has no flags. `PD_PROXY_DEFAULT_HOST` is `server.host` where neither a file
 nor another variable nor a flag says one; the image has it at `0.0.0.0`. A variable that is empty counts as not set.
 
+Keys that end in `_ms` take milliseconds, or a time with a unit: `500ms`, `60s`, `30m`, `1h30m`, `2d`; in a file in quotes. A variable that begins
+with `PD_PROXY_` and that nothing reads is warned of.
+
 A file is read again on SIGHUP and when its content changes. What takes effect *at once* then counts for new requests; other keys count
 *after a restart*, and the log says so.
 ";

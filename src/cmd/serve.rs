@@ -95,6 +95,7 @@ fn say_if_too_few(open_files: u64, loaded: &Loaded) {
 fn announce(app: &App, loaded: &Loaded) {
     let config = &loaded.config;
     app.open_routes().iter().for_each(|warning| tracing::warn!("{warning}"));
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.experimental().iter().for_each(|note| tracing::warn!("{note}"));
     for address in app.addresses() {
         tracing::info!("listening on {}://{address}", app.scheme());

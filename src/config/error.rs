@@ -111,6 +111,16 @@ pub enum Problem {
         /// Largest value allowed.
         max: u64,
     },
+    /// A text that is no time, for a key in milliseconds.
+    #[error(
+        "{key} = {text:?}: expected milliseconds, or a time with a unit (ms, s, m, h, d), as in 60_000 or \"60s\""
+    )]
+    NotATime {
+        /// Name of the configuration key.
+        key: String,
+        /// The text given.
+        text: String,
+    },
     /// A flag in seconds that is no length of time.
     #[error("`{text}` is no length of time: expected seconds, as in 0.5")]
     NotSeconds {

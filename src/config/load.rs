@@ -4,7 +4,7 @@
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::schema::{Schema, secrets};
 use super::table::MASK;
-use super::{Config, source};
+use super::{Config, duration, source, warnings};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +21,8 @@ pub struct Loaded {
     pub config: Config,
     /// Place where each key was set.
     pub origins: Origins,
+    /// What is valid and most likely not meant, one line each.
+    pub warnings: Vec<String>,
 }
 
 /// Place where each key was set, by `section.key`; a key that is not in it has its default.
@@ -78,13 +80,13 @@ struct Merge {
     errors: Vec<ConfigError>,
 }
 
-/// The process's variables that the configuration reads, and no others; bytes that are no UTF-8 are
+/// The process's variables that the configuration reads, and those that look like them; bytes that are no UTF-8 are
 /// replaced.
 pub fn process_env() -> Env {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os()
         .map(|(name, text)| (lossy(name), lossy(text)))
-        .filter(|(name, _)| source::is_ours(name))
+        .filter(|(name, _)| source::is_ours(name) || name.starts_with(source::COMMON_PREFIX))
         .collect()
 }
 
@@ -112,7 +114,7 @@ impl Config {
         for entry in found.entries {
             merge.put(entry);
         }
-        merge.finish()
+        merge.finish(env)
     }
 }
 
@@ -132,6 +134,10 @@ impl Merge {
         let value = match given {
             Given::Text(text) => kind.read(&text),
             Given::Value(value) => value,
+        };
+        let value = match in_ms(&key, value) {
+            Ok(value) => value,
+            Err(problem) => return self.errors.push(ConfigError { origin, problem }),
         };
         if let Some(problem) = removed::value(&key, &value) {
             return self.errors.push(ConfigError { origin, problem });
@@ -160,7 +166,7 @@ impl Merge {
         self.origins.keys.insert(key, origin);
     }
 
-    fn finish(self) -> Result<Loaded, ConfigErrors> {
+    fn finish(self, env: &Env) -> Result<Loaded, ConfigErrors> {
         let Self { table, origins, mut errors, .. } = self;
         match Config::deserialize(toml::Value::Table(table)) {
             Ok(mut config) => {
@@ -180,7 +186,11 @@ impl Merge {
                         .into_iter()
                         .map(|(key, problem)| ConfigError { origin: origins.of(key).clone(), problem }),
                 );
-                if errors.is_empty() { Ok(Loaded { config, origins }) } else { Err(ConfigErrors(errors)) }
+                if !errors.is_empty() {
+                    return Err(ConfigErrors(errors));
+                }
+                let warnings = warnings::find(&config, &origins, env);
+                Ok(Loaded { config, origins, warnings })
             }
             // Each leaf was tried before, so this is not reached; it is still an answer.
             Err(error) => {
@@ -189,6 +199,16 @@ impl Merge {
                 Err(ConfigErrors(errors))
             }
         }
+    }
+}
+
+/// The value of a key in milliseconds, of a time with a unit as well; other keys' as it is.
+fn in_ms(key: &str, value: toml::Value) -> Result<toml::Value, Problem> {
+    match value {
+        toml::Value::String(text) if key.ends_with("_ms") => {
+            duration::value(&text).ok_or_else(|| Problem::NotATime { key: key.to_owned(), text })
+        }
+        other => Ok(other),
     }
 }
 

@@ -10,6 +10,7 @@ mod bounds;
 mod cors;
 pub mod dialect;
 pub mod discovery;
+mod duration;
 pub mod engine;
 pub mod error;
 pub mod events;
@@ -40,6 +41,7 @@ pub mod tls;
 pub mod trace;
 mod validate;
 pub mod values;
+mod warnings;
 
 pub use crate::endpoint::{Endpoint, HostError};
 pub use auth::Auth;

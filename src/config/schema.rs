@@ -87,7 +87,7 @@ fn key_distance(unknown: &str, key: &str) -> Option<usize> {
 
 /// Counts the letters to insert, delete, replace or swap with their neighbour to make one name the
 /// other.
-fn distance(left: &str, right: &str) -> usize {
+pub(super) fn distance(left: &str, right: &str) -> usize {
     // The comparison takes time and memory of both lengths multiplied.
     if left.len().max(right.len()) > MAX_COMPARED_BYTES {
         return usize::MAX;

@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 /// The longest file that is read, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Prefix of the variables that set a key; `__` also stands between section and key.
-const PREFIX: &str = "PD_PROXY__";
+pub(super) const PREFIX: &str = "PD_PROXY__";
+/// What all variables of the gateway begin with, also those that nothing reads.
+pub(super) const COMMON_PREFIX: &str = "PD_PROXY_";
 /// The variable that names files, with commas between several: every command reads them, also one
 /// whose flags nobody can change, as an image's health check.
-const FILES: &str = "PD_PROXY_CONFIG";
+pub(super) const FILES: &str = "PD_PROXY_CONFIG";
 /// The variable with the host to listen at where nothing else says one: an image knows better than
 /// the default, and files know better than the image.
-const DEFAULT_HOST: &str = "PD_PROXY_DEFAULT_HOST";
+pub(super) const DEFAULT_HOST: &str = "PD_PROXY_DEFAULT_HOST";
 
 /// Reader of a file's sections.
 struct Reader<'a> {

@@ -7,6 +7,7 @@
 mod agree;
 mod files;
 mod keys;
+mod nearest;
 mod scheme;
 #[cfg(test)]
 mod tests;
@@ -68,7 +69,7 @@ pub enum Trouble {
     #[error("[hash]: {0}")]
     Hash(#[from] kvhash::ProfileError),
     /// The keys would be wrong.
-    #[error("key.preset = {preset:?}: {refusal}")]
+    #[error("key.preset = {preset:?}: {refusal}{}", nearest::hint(refusal))]
     Keys {
         /// Value of `key.preset`.
         preset: String,

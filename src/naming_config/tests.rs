@@ -108,7 +108,7 @@ fn configuration_errors_are_refused_early() {
     for (change, said) in [
         (
             (|c| c.key.preset = Some("mooncake".to_owned())) as fn(&mut Config),
-            "key.preset = \"mooncake\": there is no key preset `mooncake`",
+            "key.preset = \"mooncake\": there is no key preset `mooncake`: did you mean `mooncake-store-0.30`?",
         ),
         (
             |c| {

@@ -42,6 +42,11 @@ impl Gateway {
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
+    /// The model that requests must name, if any.
+    pub fn model(&self) -> Option<String> {
+        self.edge.now().model.clone()
+    }
+
     /// State of the gateway: that of the role that is worst off, of those that a request needs.
     pub fn state(&self) -> EngineState {
         if self.leaves() {

@@ -176,7 +176,7 @@ fn wrong_input_is_named() {
         ),
         (
             &["--prompt", "a", "--profile", "mooncake"],
-            "key.preset = \"mooncake\": there is no key preset `mooncake`",
+            "key.preset = \"mooncake\": there is no key preset `mooncake`: did you mean `mooncake-store-0.30`?",
         ),
         (
             &["--prompt", "a", "--model-path", "/nowhere"],

@@ -367,7 +367,10 @@ async fn engines_that_contradict_each_other_leave_blocks_unnamed_until_they_agre
 fn configuration_errors_are_refused_by_start_and_check() {
     let long = format!("key.model={}", "m".repeat(250));
     for (settings, message) in [
-        (vec!["key.preset=mooncake"], "key.preset = \"mooncake\": there is no key preset `mooncake`"),
+        (
+            vec!["key.preset=mooncake"],
+            "key.preset = \"mooncake\": there is no key preset `mooncake`: did you mean `mooncake-store-0.30`?",
+        ),
         (
             vec!["hash.algo=xxhash"],
             "[hash]: without PYTHONHASHSEED, xxhash block hashes differ in every engine process: set it",

@@ -48,7 +48,7 @@ fn later_sources_win_and_are_named() {
         ("PD_PROXY__RETRY__ATTEMPTS", "9"),
         ("PD_PROXY_PORT", "tcp://x"),
     ]);
-    let Loaded { config, origins } = Config::load(&args, &env).unwrap();
+    let Loaded { config, origins, .. } = Config::load(&args, &env).unwrap();
     assert_eq!((config.server.port, config.server.workers, config.retry.attempts), (4, 2, 9));
     assert_eq!(config.retry.delay_ms, 5.0, "a whole number is a number");
     assert_eq!(*origins.of("server.port"), Origin::Flag("--port".to_owned()));
@@ -73,7 +73,7 @@ fn the_default_host_is_weaker_than_files_variables_and_flags() {
         (&files, &variables[..], flag, "10.0.0.3", Origin::Flag("--host".to_owned())),
     ] {
         let args = ServeArgs { config: config.clone(), host, ..ServeArgs::default() };
-        let Loaded { config, origins } = Config::load(&args, &env(variables)).unwrap();
+        let Loaded { config, origins, .. } = Config::load(&args, &env(variables)).unwrap();
         assert_eq!((config.server.host.as_str(), origins.of("server.host")), (expected, &origin));
         assert_eq!(config.server.admin_host, None, "operators are not asked for elsewhere");
     }
@@ -95,7 +95,7 @@ fn files_that_a_variable_names_are_read_before_those_of_flags() {
     let variables = env(&[("PD_PROXY_CONFIG", named.as_str()), ("PD_PROXY__RETRY__BUDGET", "9")]);
     let args = ServeArgs { config: vec![paths[2].clone()], ..ServeArgs::default() };
     assert_eq!(Config::files(&args, &variables), paths);
-    let Loaded { config, origins } = Config::load(&args, &variables).unwrap();
+    let Loaded { config, origins, .. } = Config::load(&args, &variables).unwrap();
     assert_eq!((config.retry.attempts, config.retry.delay_ms, config.retry.budget), (3, 2.0, 9.0));
     assert_eq!(*origins.of("retry.delay_ms"), Origin::File(paths[1].clone()));
     assert_eq!(origins.files().iter().collect::<Vec<_>>(), paths.iter().collect::<Vec<_>>());
@@ -174,7 +174,11 @@ fn bad_variables_are_named() {
             "server.port = \"eight\": expected a whole number from 0 to 65535",
         ),
         ("PD_PROXY__TIMEOUT__GAP_MS", "-5", "timeout.gap_ms = -5: expected a whole number, 0 or more"),
-        ("PD_PROXY__RETRY__DELAY_MS", "soon", "retry.delay_ms = \"soon\": expected a number"),
+        (
+            "PD_PROXY__RETRY__DELAY_MS",
+            "soon",
+            "retry.delay_ms = \"soon\": expected milliseconds, or a time with a unit (ms, s, m, h, d), as in 60_000 or \"60s\"",
+        ),
         ("PD_PROXY__FLEET__PREFILL", "[1, 2]", "fleet.prefill = [1, 2]: expected a string"),
         ("PD_PROXY__FLEET__PREFILL", "10.0.0.1", "fleet.prefill: `10.0.0.1` has no port: write host:port"),
         (

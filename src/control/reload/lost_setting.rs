@@ -116,7 +116,7 @@ mod tests {
         let (before, after) = (loaded(dir.path(), &[looked_for]), loaded(dir.path(), &[ENGINES]));
         let adopted = super::super::adopt::adopt(&before.config, &after.config).unwrap();
         assert_eq!(adopted.pending, ["fleet.prefill", "fleet.decode", "discovery.file"]);
-        let running = Loaded { config: adopted.config, origins: after.origins };
+        let running = Loaded { config: adopted.config, origins: after.origins, warnings: after.warnings };
         assert_eq!(check(&running, &loaded(dir.path(), &[looked_for])), Ok(()));
     }
 }

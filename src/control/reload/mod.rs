@@ -149,7 +149,7 @@ impl Reloader {
         if let Some(threshold) = &self.source.threshold {
             threshold.set(config.log.level.filter().parse().unwrap_or(tracing::Level::INFO));
         }
-        self.running = Loaded { config: config.clone(), origins: new.origins };
+        self.running = Loaded { config: config.clone(), origins: new.origins, warnings: new.warnings };
         Ok(adoption)
     }
 }

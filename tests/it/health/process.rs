@@ -148,7 +148,7 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     assert_eq!(client::send(address, &get("/readyz")).await.status, 200);
     assert_eq!(process.said(") is down: "), 2, "each transition is told once");
     assert_eq!(process.said("not ready yet"), 1);
-    [p, d].map(drop);
+    drop([p, d]);
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));
 
@@ -158,6 +158,22 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));
     assert_eq!(process.said("no prefiller says yet"), 0);
+}
+
+/// A name that requests must carry and that no engine serves: each would be refused by one or the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_is_most_likely_not_meant_is_told_once() {
+    let [p, d] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let flags = ["--model", "Qwen3-8B", "--set", "server.admin_port=9999", "--set", "health.probe_ms=2s"];
+    let (mut process, _) = Process::gateway(&p, &d, &flags, &[("PD_PROXY_SERVER_PORT", "9000")]);
+    let said = process.hear("the variable PD_PROXY_SERVER_PORT is not read");
+    assert!(said.contains("WARN") && said.contains("did you mean PD_PROXY__SERVER__PORT?"), "{said}");
+    process.hear("server.admin_port = 9999 has no effect without server.admin_host");
+    let said = process.hear("fleet.model = \"Qwen3-8B\" is served by no engine: they list sim;");
+    assert!(said.contains("WARN"), "{said}");
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+    assert_eq!(process.said("is served by no engine"), 1);
 }
 
 /// The alert for block names fired on every fleet without a pool: its metric stood at 0.
