@@ -231,7 +231,7 @@ def main():
     parser.add_argument("--program", required=True)
     program = str(pathlib.Path(parser.parse_args().program).resolve())
     files = Files()
-    run = subprocess.run([program, "check", "--offline"], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([program, "check", "--offline", "--show"], capture_output=True, text=True, timeout=60, check=True)
     defaults = tomllib.loads(run.stdout)
     found = problems(program, files, defaults)
     if not found:

@@ -91,7 +91,7 @@ def checked(program, text, keys, variables, sections):
         keys_file.write_text(keys)
         if "tls" in sections:
             certificate(folder)
-        command = [program, "check", "--offline", "--config", config]
+        command = [program, "check", "--offline", "--show", "--config", config]
         command += ["--set", f"auth.keys_file={keys_file}"] if "auth" in sections else []
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | dict(variables))
     return run.returncode, run.stdout, run.stderr

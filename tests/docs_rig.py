@@ -83,7 +83,7 @@ class Rig:
 
     def engines(self, flags):
         """Starts what a configuration names and is not there yet; what is wrong with it."""
-        run = subprocess.run([self.program, "check", "--offline", *flags], capture_output=True, text=True, cwd=self.folder,
+        run = subprocess.run([self.program, "check", "--offline", "--show", *flags], capture_output=True, text=True, cwd=self.folder,
                              env=self.env, timeout=SECONDS)
         if run.returncode:
             return f"ended with {run.returncode}: {run.stderr.strip()}"

@@ -82,9 +82,9 @@ def configured(program, folder):
     """The program reads its configuration."""
     file = pathlib.Path(folder, "pd-proxy.toml")
     file.write_text('[fleet]\nprefill = ["10.0.0.1:8100"]\n')
-    expect("a file is not read", '["10.0.0.1:8100"]' in run(*program, "check", "--offline", "--config", file))
+    expect("a file is not read", '["10.0.0.1:8100"]' in run(*program, "check", "--offline", "--show", "--config", file))
     file.write_text("[fleet]\nprefil = []\n")
-    expect("an unknown key is taken", "prefil" in run(*program, "check", "--offline", "--config", file, fails=True))
+    expect("an unknown key is taken", "prefil" in run(*program, "check", "--offline", "--show", "--config", file, fails=True))
 
 
 def answers(program, folder):

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 pub enum Command {
     /// Run the gateway; the default when no command is given
     Serve(ServeArgs),
-    /// Print the merged configuration with the origin of each value, ask the engines and the pool,
+    /// Judge the configuration, ask the engines and the pool, print what is found, the worst first,
     /// and exit
     #[command(
         after_help = "Exit codes: 0 good, 1 the gateway would not start, 2 a flag that does not exist, \
@@ -61,6 +61,9 @@ pub struct CheckArgs {
     /// Ask nobody, neither engines nor the pool, and open no files of the model
     #[arg(long, help_heading = "Configuration")]
     pub offline: bool,
+    /// Print the merged configuration as well, with the origin of each value, after the findings
+    #[arg(long, help_heading = "Configuration")]
+    pub show: bool,
     /// Options of a gateway
     #[command(flatten)]
     pub serve: ServeArgs,
@@ -69,7 +72,7 @@ pub struct CheckArgs {
 /// An OpenAI-compatible gateway for prefill/decode-disaggregated LLM serving on vLLM.
 #[derive(Debug, Parser)]
 #[command(name = "pd-proxy", version, args_conflicts_with_subcommands = true, args_override_self = true)]
-#[command(after_help = "Keys of the configuration, each with its default: `pd-proxy check`.\n\
+#[command(after_help = "Keys of the configuration, each with its default: `pd-proxy check --show`.\n\
     Precedence: defaults, files (of the variable PD_PROXY_CONFIG, then of --config), environment (PD_PROXY__SECTION__KEY), flags.")]
 struct Cli {
     #[command(subcommand)]

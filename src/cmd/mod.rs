@@ -60,19 +60,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Prints the configuration, then what engines and the pool say to it.
+/// Prints what is found in the configuration, at the engines and in the pool, the worst first, and
+/// the configuration after that where it is asked for.
 fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
-    say(&report::render(&loaded)).map_err(named)?;
     crate::naming_config::refuse_early(&loaded.config).map_err(named)?;
     app::load_tls(&loaded.config).map_err(named)?;
     limits::check_keys(&loaded.config.auth).map_err(named)?;
-    say(&check::experimental(&loaded.config).to_string()).map_err(named)?;
-    if args.offline {
-        return Ok(());
+    let mut found = check::configuration(&loaded);
+    if !args.offline {
+        found.append(runtime(1).map_err(named)?.block_on(check::run(&loaded)).map_err(named)?);
     }
-    let found = runtime(1).map_err(named)?.block_on(check::run(&loaded)).map_err(named)?;
-    say(&format!("\n{found}")).map_err(named)?;
+    let shown = if args.show { format!("\n{}", report::render(&loaded)) } else { String::new() };
+    say(&format!("{found}{shown}")).map_err(named)?;
     let words = "pd-proxy: engines or the pool are not as the configuration says: see the lines with BAD";
     let differs = || Failure(words.to_owned(), DIFFERS);
     if found.good() { Ok(()) } else { Err(differs()) }

@@ -16,7 +16,7 @@ const HEAD: &str = "# Configuration
 
 Every key, made from the program by `pd-proxy generate reference`. Keys stand in a TOML file (`--config FILE`, repeatable), in variables
 (`PD_PROXY__SERVER__PORT=8000`) or in flags (`--set server.port=8000`); flags win over variables, variables over files.
-`pd-proxy check` prints the merged result and where each value came from.
+`pd-proxy check --show` prints the merged result and where each value came from.
 
 Two variables are no keys. `PD_PROXY_CONFIG` names files, with commas between several, that every command reads before those of `--config`:
 name them so in an image, whose health check (`pd-proxy health`) has no flags. `PD_PROXY_DEFAULT_HOST` is `server.host` where neither a file

@@ -409,7 +409,7 @@ impl std::error::Error for ConfigErrors {}
 
 fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(
-        || ": `pd-proxy check` lists every key".to_owned(),
+        || ": `pd-proxy check --show` lists every key".to_owned(),
         |key| format!(": did you mean {key}?"),
     )
 }

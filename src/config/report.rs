@@ -1,4 +1,4 @@
-//! Configuration report of `pd-proxy check`: every key, its value and its origin.
+//! Configuration report of `pd-proxy check --show`: every key, its value and its origin.
 
 use super::load::Loaded;
 use super::table::Row;

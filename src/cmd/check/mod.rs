@@ -50,17 +50,17 @@ struct Line {
     text: String,
 }
 
-/// Severity of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Severity of a line, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Grade {
-    /// As it should be.
-    Good,
-    /// Worth knowing, and no fault.
-    Note,
-    /// It may do harm, or may not.
-    Warn,
     /// Not as the configuration says.
     Bad,
+    /// It may do harm, or may not.
+    Warn,
+    /// Worth knowing, and no fault.
+    Note,
+    /// As it should be.
+    Good,
 }
 
 /// Some keys of a pool.
@@ -122,10 +122,13 @@ pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     Ok(report)
 }
 
-/// Names the settings in use that are experimental; no engine has to be asked for that.
-pub fn experimental(config: &Config) -> Report {
+/// What the configuration alone tells: it is good, with what is likely not meant, and with settings
+/// that are experimental. No engine has to be asked for that.
+pub fn configuration(loaded: &Loaded) -> Report {
     let mut report = Report::default();
-    config.experimental().into_iter().for_each(|text| report.say(Grade::Note, text));
+    report.say(Grade::Good, "the configuration is valid (--show prints it)");
+    loaded.warnings.iter().for_each(|text| report.say(Grade::Warn, text.as_str()));
+    loaded.config.experimental().into_iter().for_each(|text| report.say(Grade::Note, text));
     report
 }
 
@@ -172,15 +175,23 @@ impl Report {
         self.lines.iter().all(|line| line.grade != Grade::Bad)
     }
 
+    /// Adds the lines of another report.
+    pub fn append(&mut self, mut other: Report) {
+        self.lines.append(&mut other.lines);
+    }
+
     fn say(&mut self, grade: Grade, text: impl Into<String>) {
         self.lines.push(Line { grade, text: text.into() });
     }
 }
 
-/// As comments, so that what `check` prints stays a configuration.
+/// The worst lines first. As comments, so that what `check --show` prints is a configuration.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.lines {
+        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        // Lines of one grade keep their order.
+        lines.sort_by_key(|line| line.grade);
+        for line in lines {
             let grade = match line.grade {
                 Grade::Good => "ok  ",
                 Grade::Note => "note",

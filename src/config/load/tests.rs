@@ -162,7 +162,11 @@ fn secrets_come_from_familiar_variables_and_the_full_name_wins() {
 fn bad_variables_are_named() {
     for (name, text, message) in [
         ("PD_PROXY__ROUTE__POLCY", "random", "unknown key route.polcy: did you mean route.policy?"),
-        ("PD_PROXY__TLS__CERTIFICATE", "x", "unknown key tls.certificate: `pd-proxy check` lists every key"),
+        (
+            "PD_PROXY__TLS__CERTIFICATE",
+            "x",
+            "unknown key tls.certificate: `pd-proxy check --show` lists every key",
+        ),
         (
             "PD_PROXY__SERVER",
             "x",
@@ -212,7 +216,7 @@ fn bad_files_are_named_with_what_is_wrong() {
             "fleet.prefill lists 0 engines: expected 1 to 4096, as in --prefill host:port",
         ),
         ("[engine]\napi_key = 12345\n", "engine.api_key = ***: expected a string"),
-        ("[server.tls]\ncert = \"x\"\n", "unknown key server.tls: `pd-proxy check` lists every key"),
+        ("[server.tls]\ncert = \"x\"\n", "unknown key server.tls: `pd-proxy check --show` lists every key"),
     ] {
         let path = file(&dir, "bad.toml", text);
         assert_eq!(

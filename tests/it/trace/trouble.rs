@@ -156,6 +156,7 @@ fn trace_settings_errors_are_named_at_the_start() {
              flag --set: trace.sample_ratio = 2: expected 0 to 1"
         )
     );
-    let (code, out, _) = crate::command::run(&["check"], &[("PD_PROXY__TRACE__HEADERS", "x-key=sk-7")]);
+    let (code, out, _) =
+        crate::command::run(&["check", "--show"], &[("PD_PROXY__TRACE__HEADERS", "x-key=sk-7")]);
     assert!(code == 0 && out.contains("headers") && !out.contains("sk-7"), "{out}");
 }
