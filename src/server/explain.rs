@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
+use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::DecisionRecord;
 use crate::route::{Job, Terms};
+use crate::server::page::decisions::{self, WinReason};
 use crate::server::{Gateway, body, instances, openai, reply};
 
 /// `GET /debug/route/{id}`: the placements of a request that is not long ago.
@@ -72,6 +74,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let candidates = gateway.relay.fleet.scheduler().explain(&ask.job);
     let beliefs = gateway.relay.fleet.scheduler().beliefs();
     Ok(json!({
+        "why": why_now(&ask.job, &candidates),
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
         "beliefs": {"named": beliefs.named, "history": beliefs.history},
@@ -83,9 +86,12 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
 fn record(record: &DecisionRecord) -> Value {
     let choice = &record.choice;
     let others: Vec<Value> = choice.others.iter().map(|(at, terms)| candidate(&at.name(), terms)).collect();
+    let winner = Candidate { name: record.prefiller.name(), terms: &choice.terms };
+    let next = choice.others.first().map(|(at, terms)| Candidate { name: at.name(), terms });
     json!({
+        "why": sentence(&record.job, &winner, next.as_ref()),
         "request": job_facts(&record.job, record.blocks),
-        "waited_ms": choice.waited.as_secs_f64() * 1e3,
+        "waited_ms": rounded_ms(choice.waited),
         "waiting": choice.waiting,
         "winner": candidate(&record.prefiller.name(), &choice.terms),
         "next_best": others,
@@ -112,10 +118,107 @@ fn candidate(name: &str, terms: &Terms) -> Value {
         "told_tokens": terms.told_tokens,
         "near_tokens": terms.hit.near_tokens,
         "any_tokens": terms.hit.any_tokens,
-        "backlog_s": terms.wait_s,
-        "prefill_s": terms.prefill_s,
-        "restore_s": terms.restore_s,
-        "shared_s": terms.shared_s,
-        "score_s": terms.score_s,
+        "backlog_s": rounded_s(terms.wait_s),
+        "prefill_s": rounded_s(terms.prefill_s),
+        "restore_s": rounded_s(terms.restore_s),
+        "shared_s": rounded_s(terms.shared_s),
+        "score_s": rounded_s(terms.score_s),
     })
+}
+
+/// In seconds, to the microsecond.
+fn rounded_s(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e6
+}
+
+/// A prefiller that could take a request, and what that would cost.
+struct Candidate<'a> {
+    name: String,
+    terms: &'a Terms,
+}
+
+/// Reason for which a request would go to the best of these now; the best is the one that costs
+/// least.
+fn why_now(job: &Job, candidates: &[(String, Terms)]) -> String {
+    let mut all: Vec<Candidate<'_>> =
+        candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect();
+    all.sort_by(|one, other| one.terms.score_s.total_cmp(&other.terms.score_s));
+    match all.as_slice() {
+        [] => "no prefiller is there to choose".to_owned(),
+        [winner, rest @ ..] => sentence(job, winner, rest.first()),
+    }
+}
+
+/// Reason for which the winner won, in a sentence for people.
+fn sentence(job: &Job, winner: &Candidate<'_>, next: Option<&Candidate<'_>>) -> String {
+    let name = &winner.name;
+    let Some(next) = next else { return format!("{name}: it was the only prefiller to choose") };
+    let ms = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
+    let work = |terms: &Terms| ms(terms.prefill_s + terms.restore_s);
+    match decisions::why(winner.terms, Some(next.terms)) {
+        WinReason::Only => format!("{name}: it was the only prefiller to choose"),
+        WinReason::Cached => format!(
+            "{name} has {} of the prompt's {} tokens and needs {} for the rest; {} has {} and would need {}",
+            winner.terms.hit.any_tokens,
+            job.prompt_tokens,
+            work(winner.terms),
+            next.name,
+            next.terms.hit.any_tokens,
+            work(next.terms)
+        ),
+        WinReason::Sooner => format!(
+            "{name} is free in {}; {} only in {}",
+            ms(winner.terms.wait_s),
+            next.name,
+            ms(next.terms.wait_s)
+        ),
+        WinReason::Alike => format!("{name} is as good as {}: both would take as long", next.name),
+        WinReason::Policy => format!(
+            "{name}: by predicted time {} would be sooner; the policy decided, or that other prompts need its room (shared_s)",
+            next.name
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::{Hit, LaneId};
+
+    fn terms(any_tokens: u32, wait_s: f64, prefill_s: f64) -> Terms {
+        Terms {
+            lane: LaneId(0),
+            hit: Hit { any_tokens, ..Hit::default() },
+            told_tokens: None,
+            in_flight: false,
+            wait_s,
+            prefill_s,
+            restore_s: 0.0,
+            shared_s: 0.0,
+            score_s: wait_s + prefill_s,
+        }
+    }
+
+    #[test]
+    fn the_reason_is_a_sentence_about_both() {
+        let job = Job { prompt_tokens: 4_100, ..Job::default() };
+        let said = |candidates: &[(&str, Terms)]| {
+            let all: Vec<_> = candidates.iter().map(|(name, terms)| ((*name).to_owned(), *terms)).collect();
+            why_now(&job, &all)
+        };
+        assert_eq!(said(&[]), "no prefiller is there to choose");
+        assert_eq!(said(&[("p1:1", terms(0, 0.0, 0.4))]), "p1:1: it was the only prefiller to choose");
+        assert_eq!(
+            said(&[("p2:1", terms(0, 0.0, 0.41)), ("p1:1", terms(4_096, 0.0, 0.002_4))]),
+            "p1:1 has 4096 of the prompt's 4100 tokens and needs 2.4 ms for the rest; p2:1 has 0 and would need 410.0 ms"
+        );
+        assert_eq!(
+            said(&[("p1:1", terms(0, 0.012, 0.4)), ("p2:1", terms(0, 0.5, 0.4))]),
+            "p1:1 is free in 12.0 ms; p2:1 only in 500.0 ms"
+        );
+        assert_eq!(
+            said(&[("p1:1", terms(0, 0.0, 0.4)), ("p2:1", terms(0, 0.0, 0.4))]),
+            "p1:1 is as good as p2:1: both would take as long"
+        );
+    }
 }

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::fleet::Choice;
 use crate::relay::decision_log::DecisionRecord;
 use crate::route::Terms;
 use crate::server::page::json::unix_ms;
@@ -14,7 +13,7 @@ const ALIKE_S: f64 = 0.000_5;
 /// Reasons why the winner won, as far as the next best tells. What each would have cost stands
 /// beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WinReason {
+pub(in crate::server) enum WinReason {
     /// There was no other.
     Only,
     /// It had less to compute and to fetch, since it has more of the prompt.
@@ -58,7 +57,7 @@ pub(super) fn decision(record: &DecisionRecord) -> Value {
         "exact": job.exact,
         "waited_ms": choice.waited.as_secs_f64() * 1e3,
         "waiting": choice.waiting,
-        "why": why(choice).name(),
+        "why": why(&choice.terms, choice.others.first().map(|(_, next)| next)).name(),
         "winner": candidate(&record.prefiller.name(), &choice.terms),
         "next_best": others.collect::<Vec<_>>(),
         "cached_tokens": record.cached_tokens,
@@ -78,9 +77,9 @@ fn candidate(instance: &str, terms: &Terms) -> Value {
     })
 }
 
-fn why(choice: &Choice) -> WinReason {
-    let Some((_, next)) = choice.others.first() else { return WinReason::Only };
-    let winner = &choice.terms;
+/// Reason why `winner` won over the next best.
+pub(in crate::server) fn why(winner: &Terms, next: Option<&Terms>) -> WinReason {
+    let Some(next) = next else { return WinReason::Only };
     let own_s = |terms: &Terms| terms.prefill_s + terms.restore_s;
     let (less_work_s, sooner_s) = (own_s(next) - own_s(winner), next.wait_s - winner.wait_s);
     let gain_s = less_work_s + sooner_s;
@@ -97,11 +96,8 @@ fn why(choice: &Choice) -> WinReason {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::fleet::{Fleet, Member, Need, Role};
-    use crate::route::{Hit, LaneId, Policy};
+    use crate::route::{Hit, LaneId};
 
     fn terms(wait_s: f64, prefill_s: f64) -> Terms {
         Terms {
@@ -117,18 +113,9 @@ mod tests {
         }
     }
 
-    fn somebody() -> Member {
-        let fleet = Fleet::new(Policy::LeastWork);
-        fleet.add(Role::Encode, crate::endpoint::Endpoint::new("p", 1));
-        fleet.pick(Role::Encode, Need::default()).unwrap().member()
-    }
-
     #[test]
     fn the_reason_is_what_the_next_best_lacked() {
-        let why = |winner: Terms, next: Option<Terms>| {
-            let others = next.into_iter().map(|terms| (somebody(), terms)).collect();
-            why(&Choice { terms: winner, others, waited: Duration::ZERO, waiting: 0 })
-        };
+        let why = |winner: Terms, next: Option<Terms>| why(&winner, next.as_ref());
         assert_eq!(why(terms(1.0, 1.0), None), WinReason::Only);
         assert_eq!(why(terms(0.2, 0.1), Some(terms(0.0, 1.0))), WinReason::Cached);
         assert_eq!(why(terms(0.0, 1.0), Some(terms(3.0, 0.5))), WinReason::Sooner);

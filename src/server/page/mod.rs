@@ -5,7 +5,7 @@
 //! as text alone; the policy that goes with every file keeps a mistake there from running anything,
 //! and the page from asking anybody else.
 
-mod decisions;
+pub(super) mod decisions;
 mod json;
 mod served;
 

@@ -20,6 +20,9 @@ async fn a_placement_is_explained_afterwards() {
     assert_eq!(two["winner"]["prefiller"], one["winner"]["prefiller"], "it goes where it was");
     assert_eq!(two["winner"]["hbm_tokens"], 96);
     assert_eq!(two["cached_tokens"], 96);
+    let winner = two["winner"]["prefiller"].as_str().unwrap();
+    let why = two["why"].as_str().unwrap();
+    assert!(why.starts_with(&format!("{winner} has 96 of the prompt's")), "{why}");
     assert_eq!(two["next_best"][0]["any_tokens"], 0);
     assert!(two["next_best"][0]["score_s"].as_f64() > two["winner"]["score_s"].as_f64());
     let unknown = stage.get("/debug/route/nobody").await;
@@ -38,6 +41,7 @@ async fn a_dry_run_sends_nothing() {
     assert_eq!(answer["candidates"].as_array().unwrap().len(), 2);
     assert_eq!(answer["candidates"][0]["hbm_tokens"], 96);
     assert_eq!(answer["request"]["block_tokens"], 16);
+    assert!(answer["why"].as_str().unwrap().contains(" has 96 of the prompt's "), "{answer}");
     let generating = stage.seen(&stage.prefillers).into_iter().filter(|seen| seen.path == CHAT).count();
     assert_eq!(generating, 0);
     let broken = stage.post("/debug/route", "{").await;
