@@ -20,6 +20,9 @@ pub struct DemoArgs {
     /// Speed of each answer, tokens per second
     #[arg(long, value_name = "RATE", default_value_t = 50.0, value_parser = positive)]
     pub tokens_per_s: f64,
+    /// Play a steady load of six clients, so that page and metrics have something to show
+    #[arg(long)]
+    pub traffic: bool,
     /// debug, info, warning, error or critical, in any case
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: Level,

@@ -2,6 +2,7 @@
 
 use crate::command::{Process, run};
 use crate::common::client::{self, get, post};
+use crate::common::time::eventually;
 
 /// The body that a printed line sends.
 fn body(line: &str) -> &str {
@@ -41,6 +42,31 @@ async fn the_second_turn_finds_the_first_in_the_pool() {
     let (code, out, err) = run(&[&["check"], &line[..]].concat(), &[]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.contains("4 keys looked at are as mooncake-store-0.30"), "{out}");
+    demo.signal("INT");
+    assert!(demo.ended().success());
+}
+
+/// So that page, metrics and board have something to show.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_is_served_by_every_engine() {
+    let mut demo = Process::start(&["demo", "--port", "0", "--tokens-per-s", "5000", "--traffic"], &[]);
+    let gateway = demo.address();
+    demo.wait_for("A load of a few conversations is played");
+    let ask = async |path| client::send(gateway, &get(path)).await;
+    eventually("every engine has served, and something was found in caches", async || {
+        let metrics = ask("/metrics").await.text();
+        let served = metrics
+            .lines()
+            .filter(|line| line.starts_with("pd_proxy_leg_duration_seconds_count") && !line.ends_with(" 0"))
+            .count();
+        served == 4
+            && metrics.lines().any(|line| {
+                line.starts_with("pd_proxy_tokens_total{kind=\"cached\"} ") && !line.ends_with(" 0")
+            })
+    })
+    .await;
+    let inflight = ask("/status.json").await.json()["requests"]["inflight"].as_u64().unwrap();
+    assert!(inflight <= 6, "the load is bounded: {inflight}");
     demo.signal("INT");
     assert!(demo.ended().success());
 }

@@ -3,6 +3,7 @@
 
 mod embedded;
 mod master;
+mod traffic;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +11,14 @@ use std::sync::Arc;
 
 use tokio::net::lookup_host;
 use tokio::runtime::Builder;
+use tokio::task::JoinSet;
 
 use crate::app::{self, App, Signals, StartError};
 use crate::cli::{DemoArgs, SimArgs, SimConnector, SimOther, SimRole};
 use crate::config::Config;
 use crate::obs::log;
 use crate::sim::{Connector, Engine, EngineSpec, Pool, Role};
+use crate::tls::ClientError;
 
 pub use embedded::{Embedded, EmbeddedError};
 
@@ -69,6 +72,9 @@ pub enum DemoError {
     /// A key is asked for that is not there.
     #[error("--api-key-env {0}: there is no such environment variable")]
     Key(String),
+    /// There can be no client for the load.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// The runtime or the signals.
     #[error("{0}")]
     System(#[from] io::Error),
@@ -95,7 +101,9 @@ pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
         let app = App::build(&config).await?;
         let signals = Signals::install()?;
         introduce(&app, &config);
+        let clients = traffic(&app, args)?;
         app::serve_until_signal(app, signals).await;
+        drop(clients);
         for engine in prefill.into_iter().chain(decode) {
             engine.stop().await;
         }
@@ -121,6 +129,14 @@ pub fn run_simulator(args: &SimArgs) -> Result<(), DemoError> {
         engine.stop().await;
         Ok(())
     })
+}
+
+/// Starts the load, if one is asked for.
+fn traffic(app: &App, args: &DemoArgs) -> Result<Option<JoinSet<()>>, ClientError> {
+    let address = app.addresses().first().copied().filter(|_| args.traffic);
+    let Some(address) = address else { return Ok(None) };
+    println!("A load of a few conversations is played, as --traffic says: look at the page.");
+    traffic::start(&format!("http://{address}")).map(Some)
 }
 
 async fn start(spec: EngineSpec, address: SocketAddr) -> Result<Engine, DemoError> {
