@@ -34,6 +34,9 @@ pub struct SimulatedArgs {
     /// Policies to compare, the first with the others; all = every one there is
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     pub policy: Vec<String>,
+    /// Show policies that can't bear a load as well, where all are compared
+    #[arg(long)]
+    pub diverging: bool,
     /// Rates of arrival; 1.0 is what the prefillers just bear when they know no prompt
     #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = load)]
     pub load: Vec<f64>,

@@ -48,12 +48,23 @@ fn policies_are_compared_in_virtual_time() {
     let cluster = "--prefillers 3 --decoders 2 --seeds 2 --load 0.8";
     let (code, out, err) = replay(&path, cluster);
     assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("load 0.8: ") && lines[0].contains(" keeps the SLO for "), "{out}");
     assert!(
-        out.starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; mean ± 95 % of 2 runs; "),
+        lines[2].starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; mean ± 95 % of 2 runs; "),
         "{out}"
     );
     assert!(out.contains("\nload 0.8: "), "{out}");
-    assert!(out.contains("| predicted ") && out.contains("| round-robin "), "{out}");
+    let shown = replay(&path, &format!("{cluster} --diverging")).1;
+    assert!(shown.contains("| predicted ") && shown.contains("| round-robin "), "{shown}");
+    let hidden: Vec<&str> = out
+        .lines()
+        .find_map(|line| line.strip_prefix("diverge at this load (--diverging shows them): "))
+        .map_or_else(Vec::new, |names| names.split(", ").collect());
+    assert!(!hidden.contains(&"predicted") && !shown.contains("diverge at this load"), "{out}");
+    for name in hidden {
+        assert!(!out.contains(&format!("| {name} ")) && shown.contains(&format!("| {name} ")), "{out}");
+    }
     assert_eq!(replay(&path, cluster).1, out, "the same seeds say the same");
 
     let result = json(&path, &format!("{cluster} --policy predicted,random --pool shared"));

@@ -2,6 +2,7 @@
 
 mod progress;
 mod report;
+mod verdict;
 mod virtual_time;
 
 use std::fs;

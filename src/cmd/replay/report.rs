@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::verdict;
 use super::virtual_time::LoadTrials;
 use crate::cli::{ReplayPool, SimulatedArgs};
 use crate::replay::Capacity;
@@ -44,6 +45,11 @@ impl ReplayInfo<'_> {
         format!("{object}\n")
     }
 
+    /// True if policies that diverge are shown: they were asked for, alone or by name.
+    fn shows_all(&self) -> bool {
+        self.flags.diverging || !self.flags.policy.iter().any(|name| name == "all")
+    }
+
     fn pool(&self) -> &'static str {
         match self.flags.pool {
             ReplayPool::None => "none",
@@ -62,10 +68,15 @@ pub(super) fn loads(about: &ReplayInfo<'_>, loads: &[LoadTrials], as_json: bool)
         );
         return about.json("loads", each.collect());
     }
-    let mut text = about.text();
+    let mut text = format!("{}\n\n{}", verdict::of_loads(loads), about.text());
     for LoadTrials { load, rate_per_s, trials } in loads {
+        let (shown, hidden) =
+            if about.shows_all() { (trials.clone(), Vec::new()) } else { verdict::split(trials) };
         // Writing to a string does not fail.
-        let _ = write!(text, "\nload {load}: {rate_per_s:.2} requests/s\n\n{}", table::text(trials));
+        let _ = write!(text, "\nload {load}: {rate_per_s:.2} requests/s\n\n{}", table::text(&shown));
+        if !hidden.is_empty() {
+            let _ = writeln!(text, "\ndiverge at this load (--diverging shows them): {}", hidden.join(", "));
+        }
     }
     text
 }
@@ -82,5 +93,5 @@ pub(super) fn capacities(about: &ReplayInfo<'_>, found: &[Capacity], as_json: bo
     let promise = format!(
         "90 % within TTFT {slo_ttft} s + {slo_prefills} × own prefill, gaps {slo_gap} ms; loads ± 0.02\n\n"
     );
-    about.text() + &promise + &table::capacities(found)
+    format!("{}\n\n", verdict::of_capacities(found)) + &about.text() + &promise + &table::capacities(found)
 }
