@@ -244,8 +244,8 @@ def alerts(rules, rig, facts):
         name, notes = rule["name"], rule["annotations"]
         if rule["health"] != "ok":
             yield f"{name}: {rule['health']}: {rule.get('lastError')}"
-        if rule["labels"].get("severity") not in ("critical", "warning", "info") or not {"summary", "description"} <= set(notes):
-            yield f"{name}: severity, summary or description is missing"
+        if rule["labels"].get("severity") not in ("critical", "warning", "info") or not {"summary", "description", "runbook_url"} <= set(notes):
+            yield f"{name}: severity, summary, description or runbook_url is missing"
         yield from (f"{name}: {why}" for why in judge(rule["query"], facts))
         yield from (f"{name}: no key {key}" for key in facts.unknown_keys(" ".join(notes.values())))
         yield from (f"{name}: no metric {word}" for word in re.findall(r"pd_proxy_\w+", " ".join(notes.values()))

@@ -124,6 +124,20 @@ fn links_between_documents_lead_somewhere() {
     assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
 }
 
+/// Who is woken by an alert is led to what to do.
+#[test]
+fn every_alert_names_a_runbook_that_is_there() {
+    let documents = documents();
+    let rules = std::fs::read_to_string(root().join("config/prometheus/alerts.yml")).unwrap();
+    for rule in rules.split("- alert: ").skip(1) {
+        let name = rule.lines().next().unwrap();
+        let url = rule.lines().find_map(|line| line.trim().strip_prefix("runbook_url: "));
+        let (file, anchor) = url.unwrap_or_else(|| panic!("{name} has no runbook_url")).split_once('#').unwrap();
+        let page = documents.get(Path::new(file)).unwrap_or_else(|| panic!("{name}: no {file}"));
+        assert!(anchors(page).contains(anchor), "{name}: {file} has no heading for #{anchor}");
+    }
+}
+
 #[test]
 fn a_dead_link_is_found() {
     let dead = |text: &str| {
