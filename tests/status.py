@@ -171,7 +171,11 @@ def loses_an_engine(page, rig):
     expect(state_of(page, rig, "d2")).to_have_text(re.compile("^down"))
     expect(page.locator("#news")).to_contain_text(f"decode {address} is ")
     expect(page).to_have_title(re.compile("^1 down"))
-    expect(page.locator("#decode .count")).to_have_text("1 up, 1 down")
+    expect(page.locator("#decode .count")).to_have_text("1 down, 1 up")
+    expect(page.locator("#state")).to_have_text("degraded")
+    first = page.locator("#decode tbody tr").first
+    expect(first).to_contain_text(address)
+    expect(first).to_contain_text("connection refused")
     print("  an engine that dies: fine")
 
 

@@ -21,7 +21,7 @@ pub struct Loaded {
     pub config: Config,
     /// Place where each key was set.
     pub origins: Origins,
-    /// What is valid and most likely not meant, one line each.
+    /// Values that are valid and most likely not meant, one line each.
     pub warnings: Vec<String>,
 }
 
@@ -80,8 +80,8 @@ struct Merge {
     errors: Vec<ConfigError>,
 }
 
-/// The process's variables that the configuration reads, and those that look like them; bytes that are no UTF-8 are
-/// replaced.
+/// The process's variables that the configuration reads, and those that look like them; bytes that
+/// are no UTF-8 are replaced.
 pub fn process_env() -> Env {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Prefix of the variables that set a key; `__` also stands between section and key.
 pub(super) const PREFIX: &str = "PD_PROXY__";
-/// What all variables of the gateway begin with, also those that nothing reads.
+/// Prefix of all variables of the gateway, also of those that nothing reads.
 pub(super) const COMMON_PREFIX: &str = "PD_PROXY_";
 /// The variable that names files, with commas between several: every command reads them, also one
 /// whose flags nobody can change, as an image's health check.

@@ -1,4 +1,4 @@
-//! What is valid in a configuration and most likely not meant: variables that nothing reads, a port
+//! Finds values that are valid and most likely not meant: variables that nothing reads, a port
 //! without its host, one engine in both lists.
 
 use super::load::{Env, Origin, Origins};

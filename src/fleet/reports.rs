@@ -241,7 +241,10 @@ impl Fleet {
 /// Cause for the log and for people: what the outcome means, and the text of the last failure.
 fn cause(outcome: Outcome, detail: &str) -> String {
     let means = match outcome {
-        Outcome::Unreachable if !detail.is_empty() => return detail.to_owned(),
+        // In the words of a probe that finds the same.
+        Outcome::Unreachable if !detail.is_empty() => {
+            return detail.trim_start_matches("tcp connect error: ").to_owned();
+        }
         Outcome::Unreachable => "it can't be connected to",
         Outcome::Stuck => "it does nothing with what it is sent",
         Outcome::Busy(_) => "it is busy without end, while others serve",

@@ -94,6 +94,14 @@ impl Fleet {
                     "role {name} is down: all {all} engines are; new requests are refused until one is back"
                 );
             }
+            EngineState::Degraded if from == EngineState::Down => {
+                tracing::info!(
+                    role = name,
+                    state,
+                    "role {name} is degraded: {} of {all} engines are still down",
+                    counts.down
+                );
+            }
             EngineState::Degraded => {
                 tracing::warn!(
                     role = name,

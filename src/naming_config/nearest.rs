@@ -29,7 +29,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     let near = names().map(|known| (strsim::osa_distance(name, known), known));
     let edited = near.min().filter(|(distance, _)| *distance <= MAX_DISTANCE.min(name.len() / 3));
     // A release that has no row of its own has the keys of the one before it.
-    edited.map(|(_, known)| known).or_else(|| names().filter(|known| known.starts_with(name)).last())
+    edited.map(|(_, known)| known).or_else(|| names().rfind(|known| known.starts_with(name)))
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ fn every_alert_names_a_runbook_that_is_there() {
     for rule in rules.split("- alert: ").skip(1) {
         let name = rule.lines().next().unwrap();
         let url = rule.lines().find_map(|line| line.trim().strip_prefix("runbook_url: "));
-        let (file, anchor) = url.unwrap_or_else(|| panic!("{name} has no runbook_url")).split_once('#').unwrap();
+        let (file, anchor) =
+            url.unwrap_or_else(|| panic!("{name} has no runbook_url")).split_once('#').unwrap();
         let page = documents.get(Path::new(file)).unwrap_or_else(|| panic!("{name}: no {file}"));
         assert!(anchors(page).contains(anchor), "{name}: {file} has no heading for #{anchor}");
     }

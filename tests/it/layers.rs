@@ -129,6 +129,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sim",
             "tls",
             "tokenization",
+            "util",
         ],
     ),
 ];

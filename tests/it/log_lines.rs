@@ -21,15 +21,16 @@ async fn a_lost_answer_is_a_warning_with_its_outcome() {
     let log = Log::collect();
     let stage = Stage::set(Script { decoders: 1, ..Script::default() }).await;
     assert_eq!(stage.post(CHAT, &stream()).await.status, 200);
-    assert_eq!((log.count("INFO request "), log.count("WARN request ")), (1, 0));
+    let lines = |level| log.count(&format!("{level} pd_proxy::relay::account: request id="));
+    eventually("it is told", async || lines("INFO") == 1).await;
+    assert_eq!(lines("WARN"), 0);
     for zero in ["resumed=0", "waited_ms=0 ", "output_tokens=0"] {
         assert_eq!(log.count(zero), 0, "{zero} says nothing");
     }
     stage.decoders_fail(&Fault::always(FaultKind::EndAfterEvents(2)).on_path("/v1/"));
     let _ = stage.post(CHAT, &stream()).await;
-    eventually("it is told", async || log.count("WARN request ") == 1).await;
-    assert_eq!(log.count("WARN request id="), 1);
-    let lost = log.find("WARN request ").unwrap();
+    eventually("it is told", async || lines("WARN") == 1).await;
+    let lost = log.find("WARN pd_proxy::relay::account: request id=").unwrap();
     assert!(lost.contains(" status=200 reason=\"decode_failed\""), "{lost}");
     stage.end().await;
 }
@@ -37,7 +38,7 @@ async fn a_lost_answer_is_a_warning_with_its_outcome() {
 /// One spelling for each: searches need no second one.
 #[test]
 fn fields_of_engines_and_requests_have_one_name() {
-    let wrong = ["leg =", "leg,", "instance =", "%instance", "request_id =", "request_id,"];
+    let wrong = ["leg =", "leg,", "instance =", "%instance,", "request_id =", "request_id,"];
     for (path, text) in sources_below("src") {
         let calls = text.split("tracing::").skip(1).filter(|rest| {
             ["debug!(", "info!(", "warn!(", "error!(", "event!("].iter().any(|name| rest.starts_with(name))

@@ -61,3 +61,19 @@ fn help_and_version_answer_on_standard_output() {
     assert_eq!((code, out.as_str()), (2, ""));
     assert!(err.contains("a similar argument exists: '--prefiller-hosts'"), "{err}");
 }
+
+/// What is wrong is not to be looked for under two hundred lines of what is right.
+#[test]
+fn check_prints_findings_first_and_the_configuration_where_it_is_asked_for() {
+    let flags = ["check", "--offline", "--set", "server.admin_port=9999"];
+    let (code, out, err) = run(&flags, &[]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    assert!(lines[0].starts_with("# warn server.admin_port = 9999 has no effect"), "{out}");
+    assert!(lines[1].starts_with("# ok   the configuration is valid"), "{out}");
+    let (_, shown, _) = run(&[&flags[..], &["--show"]].concat(), &[]);
+    assert!(shown.starts_with(&out), "{shown}");
+    let table: toml::Table = shown.parse().unwrap();
+    assert_eq!(table["server"]["admin_port"].as_integer(), Some(9999));
+}

@@ -30,7 +30,7 @@ const WORDS: [&str; 16] = [
     "cache", "block", "prefix", "decode", "token", "queue", "engine", "batch", "layer", "lease", "pool",
     "route", "hash", "prompt", "answer", "tier",
 ];
-/// What all conversations begin with, as those of one application do.
+/// Text with which all conversations begin, as those of one application do.
 const SYSTEM: &str = "You are the assistant of a team that runs language models. Answer in few words, name numbers with their \
      units, and say when you do not know. The team has two prefillers, two decoders and one pool of blocks.";
 

@@ -153,7 +153,7 @@ impl Health {
         self.record().cause().map(str::to_owned)
     }
 
-    /// What was last said of its state.
+    /// Record of the state that was last told.
     pub fn record(&self) -> MutexGuard<'_, StateRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -55,7 +55,7 @@ pub enum News {
     },
 }
 
-/// What was last said of an engine's state, and the cause of its last failure.
+/// State of an engine that was last told, and the cause of its last failure.
 #[derive(Debug, Default)]
 pub struct StateRecord {
     state: EngineState,

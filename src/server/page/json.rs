@@ -127,7 +127,7 @@ fn roles(fleet: &Fleet) -> Value {
     known.map(|(role, counts)| (role.name().to_owned(), json!(counts.role().name()))).collect()
 }
 
-/// What its breaker does, in one word, the gravest first.
+/// State of its breaker in one word, the gravest first.
 fn detail(instance: &Instance, now_ms: u64) -> &'static str {
     let health = instance.health();
     match health.state(now_ms) {

@@ -180,9 +180,13 @@ function fillEngine(row, engine) {
   }
 }
 
+// Trouble first; engines of one state keep their order.
+const GRAVITY = ['down', 'unknown', 'draining', 'up'];
+const gravity = engine => (GRAVITY.indexOf(engine.state) + GRAVITY.length + 1) % (GRAVITY.length + 1);
+
 function showEngines(all) {
   for (const role of ['prefill', 'decode', 'encode']) {
-    const engines = all.filter(engine => engine.role === role);
+    const engines = all.filter(engine => engine.role === role).sort((one, other) => gravity(one) - gravity(other));
     const by = new Map();
     for (const engine of engines) {
       const [word] = STATES[engine.state] || [engine.state];
@@ -329,8 +333,19 @@ function tellChanges(now) {
   text($('news'), changed.length > 3 ? `${changed.length} engines changed their state` : changed.join('; '));
 }
 
+// Before the first request: a line to paste, with a model that is served.
+function showStart(now) {
+  const {requests, gateway} = now;
+  $('start').hidden = requests.ended + requests.inflight > 0;
+  const served = now.engines.find(engine => engine.models.length > 0);
+  const model = gateway.model || (served ? served.models[0] : 'MODEL');
+  const body = JSON.stringify({model, messages: [{role: 'user', content: 'Hello'}], max_tokens: 16});
+  text($('curl'), `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json' -d '${body.replaceAll("'", "'\\''")}'`);
+}
+
 function show(now) {
   const {gateway} = now;
+  showStart(now);
   pill($('state'), STATES[gateway.state] || [gateway.state, 'quiet']);
   $('not-ready').hidden = !gateway.not_ready;
   text($('not-ready'), gateway.not_ready ? `Not ready: ${gateway.not_ready}.` : '');

@@ -44,7 +44,7 @@ pub fn check_with(sets: &[String], env: &[(&str, &str)]) -> (i32, String) {
         .collect();
     let worst =
         |line: &&str| ["# BAD", "# warn", "# note", "# ok"].iter().position(|word| line.starts_with(word));
-    assert!(said.is_sorted_by_key(|line| worst(line)), "the worst is first:\n{out}");
+    assert!(said.is_sorted_by_key(worst), "the worst is first:\n{out}");
     assert!(code == 1 || said.len() == out.lines().count(), "the configuration is not printed:\n{out}");
     (code, format!("{}\n{err}", said.join("\n")))
 }
