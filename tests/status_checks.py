@@ -97,7 +97,7 @@ def semantics(page):
 def markup(page):
     """Others' words have become text alone: the page has the elements that it is made of, and no other kind."""
     known = ("html head meta title link script body a header div h1 h2 h3 span dl dt dd label input button p form main section svg polyline "
-             "table caption thead tbody tr th td details summary ul li b i noscript code").split()
+             "table caption thead tbody tr th td details summary ul li b i noscript code pre").split()
     return page.evaluate(f"""Array.from(document.querySelectorAll('*')).filter(n => !{known}.includes(n.localName))
         .map(n => `an element from nowhere: ${{n.outerHTML.slice(0, 80)}}`)""")
 

@@ -41,7 +41,7 @@ mod tests {
         for (unknown, known) in [
             ("mooncake", Some("mooncake-store-0.30")),
             ("mooncake-store-0.3", Some("mooncake-store-0.30")),
-            ("ascend-0.20", Some("ascend-0.30")),
+            ("ascend-0.20", Some("ascend-0.21")),
             ("mooncake_store-0.24", Some("mooncake-store-0.24")),
             ("lmcach", Some("lmcache")),
             ("nothing-like-it", None),

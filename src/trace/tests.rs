@@ -211,7 +211,7 @@ async fn steps_are_logged_where_nothing_is_collected_and_engines_are_told_nothin
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 2, "{said}");
     for word in [
-        "request_id=\"r-1\"",
+        " id=\"r-1\"",
         "step=\"decode\"",
         "error=\"status 500\"",
         "facts=attempt=2 url.full=\"http://e:1/\\n\"",

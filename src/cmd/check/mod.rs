@@ -284,6 +284,6 @@ mod tests {
         report.say(Grade::Bad, "nobody there");
         assert!(!report.good());
         let text = report.to_string();
-        assert_eq!(text, "# note a key\u{fffd}with a line break\n# BAD  nobody there\n");
+        assert_eq!(text, "# BAD  nobody there\n# note a key\u{fffd}with a line break\n", "the worst first");
     }
 }

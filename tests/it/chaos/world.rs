@@ -36,7 +36,7 @@ struct Lines(Arc<AtomicUsize>);
 
 impl tracing::Subscriber for Lines {
     fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
-        of.is_event() && of.target() == "pd_proxy::relay::account" && *of.level() == tracing::Level::INFO
+        of.is_event() && of.target() == "pd_proxy::relay::account" && of.fields().field("route").is_some()
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
