@@ -122,8 +122,8 @@ pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     Ok(report)
 }
 
-/// Findings in the configuration alone: that it is valid, what is likely not meant, settings that are
-/// experimental. No engine has to be asked for that.
+/// Findings in the configuration alone: that it is valid, what is likely not meant, settings that
+/// are experimental. No engine has to be asked for that.
 pub fn configuration(loaded: &Loaded) -> Report {
     let mut report = Report::default();
     report.say(Grade::Good, "the configuration is valid (--show prints it)");
