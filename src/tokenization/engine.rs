@@ -102,7 +102,7 @@ impl EngineTokenizer {
     /// Must run inside a tokio runtime.
     ///
     /// # Errors
-    /// The reason for which the prompt can't be asked for ([`question`]), or
+    /// The reason for which the prompt can't be asked for ([`tokenize_request`]), or
     /// [`Reason::EngineSlow`], [`Reason::EngineBusy`], [`Reason::EngineRefused`],
     /// [`Reason::EngineUnreachable`].
     pub async fn tokens(

@@ -40,7 +40,7 @@ pub fn tokenize_request(api: Api, body: &Object) -> Result<TokenizeRequest, Reas
 /// own means, which are not known.
 ///
 /// # Errors
-/// Fails as [`question`] does.
+/// Fails as [`tokenize_request`] does.
 pub(super) fn tokenize_request_under(
     api: Api,
     body: &Object,
