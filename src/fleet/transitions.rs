@@ -34,7 +34,7 @@ impl Fleet {
 
     /// True once some member of `role` has answered well.
     pub fn has_answered(&self, role: Role) -> bool {
-        self.side(role).answered.load(Ordering::Relaxed)
+        self.role_members(role).answered.load(Ordering::Relaxed)
     }
 
     /// Logs the state of `instance` if it is news.
@@ -42,7 +42,7 @@ impl Fleet {
         let now_ms = self.now_ms();
         let state = instance.state(now_ms);
         if state == EngineState::Up {
-            self.side(instance.role()).answered.store(true, Ordering::Relaxed);
+            self.role_members(instance.role()).answered.store(true, Ordering::Relaxed);
         }
         let (news, cause) = {
             let mut record = instance.health().record();

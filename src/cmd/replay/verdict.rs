@@ -2,7 +2,7 @@
 //! they can't bear the load at all.
 
 use super::virtual_time::LoadTrials;
-use crate::replay::Trial;
+use crate::replay::{Capacity, Trial};
 use crate::replay::stats::Estimate;
 
 /// A policy diverges if one in ten first tokens takes so many times longer than with the best
@@ -33,9 +33,9 @@ fn of_load(LoadTrials { load, trials, .. }: &LoadTrials) -> String {
 }
 
 /// The largest loads in a sentence: the best policy and the next one.
-pub(super) fn of_capacities(found: &[(&'static str, Vec<f64>)]) -> String {
+pub(super) fn of_capacities(found: &[Capacity]) -> String {
     let mut loads: Vec<(f64, &str)> =
-        found.iter().map(|(policy, loads)| (Estimate::of(loads).mean, *policy)).collect();
+        found.iter().map(|it| (Estimate::of(&it.loads).mean, it.policy)).collect();
     loads.sort_by(|one, other| other.0.total_cmp(&one.0));
     match loads.as_slice() {
         [] => "no policy was replayed".to_owned(),
@@ -83,7 +83,8 @@ mod tests {
         let load = LoadTrials { load: 0.75, rate_per_s: 1.0, trials };
         let expected = "load 0.75: b keeps the SLO for 98.0 %, best of 3; next c with 90.0 %";
         assert_eq!(of_loads(&[load]), expected);
-        let capacities = [("a", vec![0.5, 0.7]), ("b", vec![0.9])];
+        let of = |policy, loads| Capacity { policy, loads };
+        let capacities = [of("a", vec![0.5, 0.7]), of("b", vec![0.9])];
         assert_eq!(of_capacities(&capacities), "b bears load 0.90, best of 2; next a with 0.60");
         assert_eq!(of_capacities(&capacities[..1]), "a bears load 0.60");
     }
