@@ -27,6 +27,8 @@ pub enum Kind {
     BodyBroken,
     /// The client sent its body compressed.
     BodyCoded,
+    /// The client sent its body with a transfer coding beside `chunked`.
+    TransferCoded,
     /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
     HeadersTooLarge,
     /// The request has no `Host`, two of them, or an invalid one.
@@ -100,6 +102,7 @@ impl Kind {
             Kind::BodyTimeout => "body_timeout",
             Kind::BodyBroken => "body_broken",
             Kind::BodyCoded => "body_coded",
+            Kind::TransferCoded => "transfer_coded",
             Kind::HeadersTooLarge => "headers_too_large",
             Kind::InvalidHost => "invalid_host",
             Kind::InvalidApiKey => "invalid_api_key",
@@ -151,6 +154,7 @@ impl Kind {
             | Kind::BodyTimeout
             | Kind::BodyBroken
             | Kind::BodyCoded
+            | Kind::TransferCoded
             | Kind::HeadersTooLarge
             | Kind::InvalidHost
             | Kind::ForeignPage

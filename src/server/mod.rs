@@ -40,6 +40,7 @@ mod stall;
 mod table;
 mod tls;
 mod unread_body;
+mod transfer_coding;
 mod write_coalescing;
 
 use std::sync::{Arc, OnceLock};

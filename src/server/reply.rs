@@ -15,6 +15,7 @@ pub fn status(kind: Kind) -> StatusCode {
         }
         Kind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Kind::BodyCoded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Kind::TransferCoded => StatusCode::NOT_IMPLEMENTED,
         Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         Kind::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,
@@ -55,7 +56,11 @@ pub fn error_of(api: Option<Api>, error: &Error) -> Response<Body> {
     // read it otherwise: the connection is of no further use.
     if matches!(
         error.kind(),
-        Kind::BodyTooLarge | Kind::BodyTimeout | Kind::HeadersTooLarge | Kind::InvalidHost
+        Kind::BodyTooLarge
+            | Kind::BodyTimeout
+            | Kind::HeadersTooLarge
+            | Kind::InvalidHost
+            | Kind::TransferCoded
     ) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

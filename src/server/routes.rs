@@ -16,7 +16,7 @@ use crate::error::{Error, Kind};
 use crate::server::table::{self, Answer, CONFIGURED, Key, Listener, Row, TABLE};
 use crate::server::{
     Gateway, auth, cors, csrf, every_engine, headers, host, openai, openapi, operator_access, passthrough,
-    reply, unread_body,
+    reply, transfer_coding, unread_body,
 };
 
 /// All routes, over `gateway`.
@@ -164,7 +164,7 @@ async fn let_in<F: Future<Output = Response<Body>>>(
         );
         return reply::error_of(api, &Error::new(Kind::HeadersTooLarge, message));
     }
-    if let Err(wrong) = host::check(&request) {
+    if let Err(wrong) = host::check(&request).and_then(|()| transfer_coding::check(request.headers())) {
         return reply::error_of(api, &wrong);
     }
     if gateway.via.passed(request.headers()) {

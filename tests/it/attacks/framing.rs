@@ -125,7 +125,20 @@ async fn transfer_encodings_that_are_not_quite_chunked() {
         probe(
             "two, the last one chunked",
             raw("transfer-encoding: identity\r\ntransfer-encoding: chunked", &good),
-            &[200],
+            &[501],
+        ),
+        // RFC 9112, section 6.1: a coding that is not understood is 501; what is inside the chunks is no JSON text.
+        probe("gzip within chunks", te("gzip, chunked"), &[501]),
+        probe(
+            "gzip and chunks in two lines",
+            raw("transfer-encoding: gzip\r\ntransfer-encoding: chunked", &good),
+            &[501],
+        ),
+        probe("chunked twice", te("chunked, chunked"), &[501]),
+        probe(
+            "what follows is not read",
+            raw("transfer-encoding: gzip, chunked", &format!("{good}{}", hidden())),
+            &[501],
         ),
         probe(
             "two, the first one chunked",
