@@ -26,6 +26,7 @@ mod one_token;
 mod patch;
 pub mod prefilled;
 pub mod resume;
+pub mod refusal_event;
 pub mod returned;
 mod sglang;
 pub mod shape;

@@ -16,8 +16,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::codec::json::{Object, ScanLimits};
-use crate::dialect::Api;
+use crate::dialect::{Api, refusal_event};
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::answer::{Answer, AnswerBody};
@@ -92,22 +91,14 @@ impl KeepAlive {
         }
     }
 
-    /// An engine's whole answer as an event: its refusal as it wrote it, anything else as our
+    /// An engine's whole answer as an event: its refusal in its own words, anything else as our
     /// error.
     fn event_of(self, status: StatusCode, body: &Bytes) -> String {
-        let object = Object::scan(body.clone(), ScanLimits::default()).ok();
-        let text = std::str::from_utf8(body).ok();
-        match (object.filter(|object| object.contains("error")), text) {
-            (Some(_), Some(text)) => {
-                let name = if self.api.ends_with_done() { "" } else { "event: error\n" };
-                // Line ends between the values of a JSON text are white space.
-                format!("{name}data: {}\n\n", text.replace(['\n', '\r'], " "))
-            }
-            _ => {
-                let text = format!("an engine answered with status {} instead of a stream", status.as_u16());
-                self.api.error_event(&Error::new(Kind::EngineFailed, text), 0)
-            }
-        }
+        let refusal = (!status.is_success()).then(|| refusal_event::of(self.api, status.as_u16(), body));
+        refusal.flatten().unwrap_or_else(|| {
+            let text = format!("an engine answered with status {} instead of a stream", status.as_u16());
+            self.api.error_event(&Error::new(Kind::EngineFailed, text), 0)
+        })
     }
 }
 

@@ -259,6 +259,62 @@ async fn a_failure_after_a_comment_is_an_error_event() {
     stage.end().await;
 }
 
+/// Forms in which engines refuse: vLLM's own, its messages', SGLang's, and their web framework's.
+const REFUSALS: [&str; 4] = [
+    r#"{"error":{"message":"no such thing","type":"BadRequestError","param":"x","code":400}}"#,
+    r#"{"type":"error","error":{"type":"invalid_request_error","message":"no such thing"}}"#,
+    r#"{"object":"error","message":"no such thing","type":"BadRequestError","param":null,"code":400}"#,
+    r#"{"detail":"no such thing"}"#,
+];
+
+/// What the SDKs of OpenAI and of Anthropic look at: `error` at the top, and for messages an event named `error` whose data has
+/// `type`, and whose error has one of Anthropic's types.
+#[tokio::test]
+async fn a_refusal_after_a_comment_is_in_the_form_of_its_api() {
+    let stage = Stage::set(kept_alive()).await;
+    let stream = |mut body: Value| {
+        body["stream"] = json!(true);
+        body.to_string()
+    };
+    for (path, body) in [
+        (CHAT, chat(true)),
+        (COMPLETIONS, stream(json!({"prompt": "some words", "max_tokens": 8}))),
+        (RESPONSES, stream(json!({"input": "a"}))),
+        ("/v1/messages", stream(json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 8}))),
+    ] {
+        for refusal in REFUSALS {
+            stage.decoders_fail(&Fault::always(FaultKind::Delay(Duration::from_millis(100))));
+            stage.decoders_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));
+            let answer = stage.post(path, &body).await;
+            let text = answer.text();
+            let (name, data) = match text.trim_end().rsplit_once("\n\n").unwrap().1.split_once("data: ") {
+                Some((name, data)) => (name, serde_json::from_str::<Value>(data).unwrap()),
+                None => panic!("{path} {refusal}: {text}"),
+            };
+            assert_eq!(data["error"]["message"], "no such thing", "{path} {refusal}: {text}");
+            let kind = &data["error"]["type"];
+            match path {
+                "/v1/messages" => {
+                    assert_eq!(
+                        (name, &data["type"], kind),
+                        ("event: error\n", &json!("error"), &json!("invalid_request_error"))
+                    );
+                }
+                RESPONSES => {
+                    assert_eq!(
+                        (name, &data["type"], &data["sequence_number"]),
+                        ("event: error\n", &json!("error"), &json!(0))
+                    );
+                    assert_eq!(data["message"], "no such thing");
+                }
+                _ => assert_eq!(name, "", "{path}: {text}"),
+            }
+            stage.heal();
+        }
+    }
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_refusal_that_comes_at_once_keeps_its_status() {
     let mut script = kept_alive();
