@@ -25,7 +25,8 @@ use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::legs::DecodeEnd;
 use crate::relay::merged::Merged;
 use crate::relay::resume::Follower;
-use crate::relay::stream::{Source, Stream};
+use crate::relay::source::Source;
+use crate::relay::stream::Stream;
 use crate::relay::vacancy::Passage;
 use crate::relay::{Refusal, Relay, in_time, job};
 

@@ -4,9 +4,11 @@
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
+use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
 use crate::dialect::fault::{self, Fault};
+use crate::dialect::finish::names_a_reason;
 use crate::dialect::resume::only_names_the_role;
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, FailureKind};
@@ -51,6 +53,10 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
     if given_up_at_once(ask, &first) {
         return Err(Failure::given_up());
     }
+    if ends_at_once(ask.api, &framer, &first) {
+        let detail = "the stream ended without anything of the answer, and without a reason";
+        return Err(Failure::new(FailureKind::BadReply, true, detail));
+    }
     Ok(Opened { first: first.freeze(), framer, rest: body })
 }
 
@@ -74,6 +80,28 @@ fn given_up_at_once(ask: &Ask, first: &[u8]) -> bool {
     let Some(at) = ask.shape.given_up.in_events(first) else { return false };
     let mut before = sse::frames(&first[..at]).filter(sse::Frame::has_data);
     before.all(|event| precedes_text(ask.api, &event))
+}
+
+/// True if a chat or completion is over before any text of it, and no choice has ended: its engine
+/// ended the request.
+fn ends_at_once(api: Api, framer: &Framer, first: &[u8]) -> bool {
+    let has_reasons = matches!(api, Api::Chat | Api::Completions);
+    if !has_reasons || !framer.ended() || names_a_reason(first) || fault::in_events(api, first).is_some() {
+        return false;
+    }
+    let is_empty = |event: &sse::Frame<'_>| {
+        let data = event.data();
+        precedes_text(api, event) || data.trim_ascii() == b"[DONE]" || has_no_choice(&data)
+    };
+    sse::frames(first).filter(sse::Frame::has_data).all(|event| is_empty(&event))
+}
+
+/// True if an event has no choice, as that with a stream's usage.
+fn has_no_choice(data: &[u8]) -> bool {
+    let event = Object::scan(Bytes::copy_from_slice(data), ScanLimits::default()).ok();
+    event.is_some_and(|event| {
+        event.get("choices").is_some_and(|choices| choices.array_len_capped(1) == Some(0))
+    })
 }
 
 /// True if a stream's first event can be one of an answer. An end without anything before it is

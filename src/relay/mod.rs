@@ -55,6 +55,7 @@ pub mod shed;
 mod shown;
 mod single_engine;
 mod stream;
+mod source;
 pub mod traced;
 mod tries;
 pub mod vacancy;

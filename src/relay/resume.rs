@@ -22,7 +22,7 @@ use crate::relay::account::Ledger;
 use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::legs::DecodeEnd;
 use crate::relay::shown::ShownText;
-use crate::relay::stream::Source;
+use crate::relay::source::Source;
 use crate::relay::{Relay, Tries};
 
 /// Room for the token ids of all streams that could be continued.

@@ -5,6 +5,8 @@
 //! of one: it gets an error event, no `[DONE]`, and a connection that does not end cleanly; unless
 //! another pair can go on with it (`resume`).
 
+mod ends;
+
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,34 +17,25 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::Instant;
 
-use crate::codec::sse::{self, Framer};
-use crate::dialect::fault::{self, Fault};
+use crate::dialect::fault::Fault;
+use crate::dialect::finish::FinishWatch;
 use crate::dialect::resume::AbortSign;
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Reservation};
+use crate::fleet::Outcome;
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::idle_timeout::{self, IdleTimeout};
 use crate::relay::resume::{Cause, Continuation, Follower, Pair};
 use crate::relay::sequence::LastEvents;
-use crate::upstream::Reply;
+use crate::relay::source::{Live, Source};
+
+/// After the last event the engine has this time to end its body, so that its connection can be
+/// used again. It does so with the next packet; one that does not holds no client and no place.
+const BODY_END: Duration = Duration::from_millis(250);
 
 /// So long the connection has to write the error event, whatever is configured.
 const LEAST_TELL: Duration = Duration::from_millis(1);
-
-/// Result of a decode leg, to be streamed.
-pub(super) struct Source {
-    /// Whole events, the first with data among them.
-    pub(super) first: Bytes,
-    pub(super) framer: Framer,
-    pub(super) rest: Reply,
-    pub(super) reservation: Reservation,
-    pub(super) api: Api,
-    pub(super) http2: bool,
-    /// Sign by which the decoder gives the answer up.
-    pub(super) given_up: AbortSign,
-}
 
 /// The body of a streamed answer.
 #[derive(Debug)]
@@ -55,6 +48,10 @@ pub struct Stream {
     given_up: AbortSign,
     /// The last event has passed.
     over: bool,
+    /// Time at which an engine whose body stays open after that is hung up on.
+    over_until: Option<Instant>,
+    /// Tells if a choice has ended, where `[DONE]` alone would not say so.
+    finish: FinishWatch,
     /// Some of it has: the rest of one that is larger than is held back may still be missing.
     ending: bool,
     /// An error of the engine's has passed: why the request ended, then.
@@ -77,29 +74,6 @@ pub struct Stream {
 
 #[derive(Debug, Default)]
 struct Broke(Option<Error>);
-
-#[derive(Debug)]
-struct Live {
-    reservation: Reservation,
-    rest: Reply,
-    framer: Framer,
-    /// Its second piece is here.
-    goes_on: bool,
-}
-
-impl Live {
-    fn new(rest: Reply, framer: Framer, reservation: Reservation) -> Live {
-        Live { rest, framer, reservation, goes_on: false }
-    }
-
-    /// A piece is here. With the second one the connection is told that more of them will come: not
-    /// with the first, which somebody waits for.
-    fn came(&mut self) {
-        if !std::mem::replace(&mut self.goes_on, true) {
-            self.rest.in_small_pieces();
-        }
-    }
-}
 
 /// The answer broke off; the error only makes the connection end uncleanly.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +114,8 @@ impl Step {
     }
 }
 
+const ENDED_EARLY: &str = "the answer ended before it was complete";
+
 impl Stream {
     pub(super) fn new(
         relay: Arc<Relay>,
@@ -156,6 +132,8 @@ impl Stream {
             http2: source.http2,
             given_up: source.given_up,
             over: false,
+            over_until: None,
+            finish: FinishWatch::new(source.api),
             ending: false,
             errored: None,
             events_before: 0,
@@ -199,9 +177,17 @@ impl Stream {
             None => self.cut_hidden_failure(out),
             broke => (out, broke),
         };
+        let (out, broke) = match broke {
+            None => self.without_hollow_end(out),
+            broke => (out, broke),
+        };
         match broke {
             Some(cause) => {
-                let error = Error::new(Kind::DecodeFailed, "the decoder failed in the middle of its answer");
+                let what = match cause {
+                    Cause::Ended => ENDED_EARLY,
+                    _ => "the decoder failed in the middle of its answer",
+                };
+                let error = Error::new(Kind::DecodeFailed, what);
                 self.state = State::Interrupted(Box::new(error), cause);
             }
             None => self.look_for_end(&out),
@@ -210,59 +196,6 @@ impl Stream {
             self.last_events.keep(&out);
         }
         Some(self.account(out)).filter(|out| !out.is_empty())
-    }
-
-    /// Withholds an answer that its engine gave up and that nobody follows: it would look complete.
-    fn without_what_was_given_up(&self, out: Bytes) -> (Bytes, Option<Cause>) {
-        match self.given_up.in_events(&out) {
-            Some(at) => (out.slice(..at), Some(Cause::Recomputed)),
-            None => (out, None),
-        }
-    }
-
-    /// Cuts `out` before its first event that reports a failure, since the answer would look
-    /// complete. An event for which clients raise an error passes with all of `out`, and is
-    /// recorded.
-    fn cut_hidden_failure(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
-        if !self.live.as_mut().is_some_and(|live| live.framer.take_error_hint()) {
-            return (out, None);
-        }
-        match fault::in_events(self.api, &out) {
-            Some(report) if report.raises => {
-                self.record_failure(report.fault);
-                (out, None)
-            }
-            Some(report) => (out.slice(..report.at), Some(Cause::of(report.fault))),
-            None => (out, None),
-        }
-    }
-
-    /// The answer failed, by its engine's word.
-    fn record_failure(&mut self, fault: Fault) {
-        if self.errored.is_some() {
-            return;
-        }
-        self.errored = Some(reason(fault));
-        if let Some(live) = self.live.as_ref().filter(|_| fault == Fault::Engine) {
-            self.blame(live, Cause::Failed);
-        }
-    }
-
-    fn look_for_end(&mut self, out: &[u8]) {
-        let (api, was_over) = (self.api, self.over);
-        if api.ends_with_done() {
-            self.over |= self.live.as_ref().is_some_and(|live| live.framer.ended());
-        } else {
-            let ends = |event: &sse::Frame<'_>| event.event().is_some_and(|name| api.ends_with_event(name));
-            if let Some(last) = sse::frames(out).find(ends) {
-                self.ending = true;
-                fault::of_event(api, &last).into_iter().for_each(|report| self.record_failure(report.fault));
-            }
-            self.over |= self.ending && !self.live.as_ref().is_some_and(|live| live.framer.mid_frame());
-        }
-        if self.over && !was_over {
-            self.complete();
-        }
     }
 
     /// Looks at what goes out: how much it is, and whether its usage is to be corrected.
@@ -285,21 +218,11 @@ impl Stream {
         }
     }
 
-    fn complete(&mut self) {
-        let Some(ledger) = &mut self.ledger else { return };
-        match self.errored {
-            Some(reason) => return ledger.said(reason),
-            None => ledger.complete(),
-        }
-        if let Some((pace, live)) = ledger.pace().zip(self.live.as_ref()) {
-            live.reservation.observe(pace);
-        }
-    }
-
     /// The decoder has sent its last byte.
     fn finish(&mut self, tail: Option<Bytes>) -> Step {
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
-        if self.over || (done_unterminated && self.api.ends_with_done()) {
+        let may_end = self.api.ends_with_done() && (self.finish.is_named() || self.errored.is_some());
+        if self.over || (done_unterminated && may_end) {
             let tail = match &mut self.follower {
                 Some(follower) => tail.map(|tail| follower.pass(tail)),
                 None => tail,
@@ -310,7 +233,7 @@ impl Stream {
             self.state = State::Done;
             return Step::Out(tail.filter(|t| !t.is_empty()).map(|t| Ok(Frame::data(t))));
         }
-        let error = Error::new(Kind::DecodeFailed, "the answer ended before it was complete");
+        let error = Error::new(Kind::DecodeFailed, ENDED_EARLY);
         self.interrupted(Box::new(error), Cause::Ended)
     }
 
@@ -396,12 +319,24 @@ impl Stream {
         Step::data(event.into())
     }
 
+    /// Ends a stream that is over, though its engine's body is not: the connection is dropped with
+    /// what is left in it.
+    fn hang_up(&mut self) -> Step {
+        self.live = None;
+        self.state = State::Done;
+        Step::Out(None)
+    }
+
     /// The step by the decoder's next piece.
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         let Some(live) = &mut self.live else {
             self.state = State::Done;
             return Poll::Ready(Step::Out(None));
         };
+        // What follows the last event is nobody's, however long it goes on.
+        if self.over_until.is_some_and(|until| self.silence.last() >= until) {
+            return Poll::Ready(self.hang_up());
+        }
         // Data may always be ready for a slow reader, so that the deadline is checked here, too.
         if self.silence.last() >= self.silence.end() {
             self.state = State::Interrupted(Box::new(idle_timeout::too_long()), Cause::Silent);
@@ -423,6 +358,13 @@ impl Stream {
                 // still to be asked.
                 let tail = if live.framer.mid_frame() { None } else { live.framer.finish() };
                 return Poll::Ready(self.finish(tail));
+            }
+            Poll::Pending if self.over => {
+                if self.over_until.is_none() {
+                    self.over_until = Some(Instant::now() + BODY_END);
+                    self.silence.pause(BODY_END);
+                }
+                return self.silence.poll_timer(cx).map(|()| self.hang_up());
             }
             Poll::Pending => {
                 let engine = live.reservation.instance();

@@ -51,6 +51,7 @@ mod resume;
 mod route;
 mod signatures;
 mod sizing;
+mod stream_ends;
 mod surface;
 mod tidy;
 #[cfg(feature = "tls")]

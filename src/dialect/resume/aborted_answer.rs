@@ -17,15 +17,13 @@ use super::event::Event;
 use crate::codec::json::{Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
+use crate::dialect::finish::names_a_reason;
 
 const RECOMPUTED: &[u8] = b"\"recomputed\"";
 const ABORT: &[u8] = b"\"abort\"";
 
-/// Looks for a `finish_reason` or `stop_reason` that has a name, as engines write it, without
-/// spaces: events before the last have nulls. Such things are made once: making one costs more than
-/// looking through an event.
-static NAMED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\":\""));
-/// Look for the words themselves: a whole answer always has a reason.
+/// Look for the words themselves: a whole answer always has a reason. Such things are made once:
+/// making one costs more than looking through an event.
 static WORDS: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| [Finder::new(ABORT), Finder::new(RECOMPUTED)]);
 
@@ -67,6 +65,13 @@ impl AbortSign {
 
     /// Place where the first event begins, of whole ones, that says so.
     pub fn in_events(self, events: &[u8]) -> Option<usize> {
+        let names_a_reason = || matches!(self.api, Api::Chat | Api::Completions) && names_a_reason(events);
+        (self.api == Api::Messages || names_a_reason()).then(|| self.in_last_events(events)).flatten()
+    }
+
+    /// The same, of events that name a reason, and so of the last ones of an answer. None other of
+    /// a chat or a completion says so.
+    pub fn in_last_events(self, events: &[u8]) -> Option<usize> {
         let read = |frame: &sse::Frame<'_>| {
             Object::scan(Bytes::copy_from_slice(&frame.data()), ScanLimits::default()).ok()
         };
@@ -78,13 +83,6 @@ impl AbortSign {
             }
             _ => read(frame).is_some_and(|event| self.in_answer(&event)),
         };
-        let may_say_so = match self.api {
-            Api::Chat | Api::Completions => NAMED.find(events).is_some(),
-            api => api == Api::Messages,
-        };
-        if !may_say_so {
-            return None;
-        }
         sse::frames(events).find(says_so).map(|frame| frame.range().start)
     }
 

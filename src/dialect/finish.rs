@@ -1,0 +1,97 @@
+//! Reason for which a streamed chat or completion ends: vLLM and SGLang name one for each choice
+//! (`finish_reason`) before `[DONE]`, unless they have written an error. A request that was aborted
+//! before its first token ends with `[DONE]` alone (vLLM 0.8 to 0.33). The module is pure.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use crate::dialect::Api;
+
+/// The end of the names `finish_reason` and `stop_reason`. As part of an answer's text its quote
+/// would be escaped.
+static MEMBER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\""));
+
+/// Tells if some choice of a stream has named its reason yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FinishWatch {
+    named: bool,
+}
+
+impl FinishWatch {
+    /// Watches a stream of `api`; those without `finish_reason` count as named.
+    pub fn new(api: Api) -> FinishWatch {
+        FinishWatch { named: !matches!(api, Api::Chat | Api::Completions) }
+    }
+
+    /// Takes whole events of an engine. True if one of them names a reason.
+    pub fn pass(&mut self, events: &[u8]) -> bool {
+        let names_one = names_a_reason(events);
+        self.named |= names_one;
+        names_one
+    }
+
+    /// Counts the reason as named: an event has passed in pieces, and may have had it.
+    pub fn skip(&mut self) {
+        self.named = true;
+    }
+
+    /// True if some choice has named its reason.
+    pub fn is_named(self) -> bool {
+        self.named
+    }
+}
+
+/// True if events name a reason: events before a choice's last have nulls there, or nothing.
+pub fn names_a_reason(events: &[u8]) -> bool {
+    MEMBER.find_iter(events).any(|at| {
+        let value = skip_space(&events[at + MEMBER.needle().len()..]).strip_prefix(b":").map(skip_space);
+        value.is_some_and(|value| value.starts_with(b"\""))
+    })
+}
+
+/// Skips white space, and the beginning of the next line of data.
+fn skip_space(text: &[u8]) -> &[u8] {
+    let text = text.trim_ascii_start();
+    text.strip_prefix(b"data:").map_or(text, <[u8]>::trim_ascii_start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: &str =
+        "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":null,\"stop_reason\":null}]}\n\n";
+
+    fn named(api: Api, pieces: &[&str]) -> bool {
+        let mut watch = FinishWatch::new(api);
+        for piece in pieces {
+            watch.pass(piece.as_bytes());
+        }
+        watch.is_named()
+    }
+
+    #[test]
+    fn a_reason_is_seen_in_any_spelling() {
+        for reason in [
+            "data: {\"choices\":[{\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\n",
+            "data: {\"choices\": [{\"finish_reason\": \"stop\"}]}\n\n",
+            "data: {\"choices\":[{\"finish_reason\" :\t\"length\"}]}\n\n",
+            "data: {\"choices\":[{\"finish_reason\":\r\ndata:\"stop\"}]}\r\n\r\n",
+            "data: {\"choices\":[{\"finish_reason\":null},{\"finish_reason\":\"stop\"}]}\n\n",
+        ] {
+            for before in ["", OPEN, ": a comment\n\n"] {
+                assert!(named(Api::Chat, &[before, reason, "data: [DONE]\n\n"]), "{before}{reason}");
+            }
+        }
+    }
+
+    #[test]
+    fn text_and_null_are_no_reasons() {
+        let text = "data: {\"choices\": [{\"text\": \"\\\"finish_reason\\\": \\\"stop\\\"\", \"finish_reason\": null}]}\n\n";
+        for pieces in [&[OPEN, OPEN][..], &[text, text], &[OPEN, "data: [DONE]\n\n"], &["data: [DONE]\n\n"]] {
+            assert!(!named(Api::Completions, pieces), "{pieces:?}");
+        }
+        assert!(named(Api::Generate, &[OPEN]) && named(Api::Responses, &[]), "these have none");
+    }
+}
