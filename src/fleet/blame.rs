@@ -184,7 +184,12 @@ impl Fleet {
                 self.tell_desk(instance);
             }
         }
-        let change = reporter.health().suspected(now_ms);
+        // Where nobody serves it is not one partner's fault, and each failure costs the other side
+        // its part.
+        let since_ms = reporter.health().down_since_ms().unwrap_or(now_ms);
+        let serves = |role| self.members(role).iter().any(|it| it.health().served_ms() > since_ms);
+        let nobody_serves = !serves(failed.consumer.role());
+        let change = reporter.health().suspected(now_ms, nobody_serves);
         if change != Change::None {
             reporter.health().note_cause("its requests fail, perhaps for the KV of other engines");
         }

@@ -300,10 +300,16 @@ impl Breaker {
         }
     }
 
+    /// Since when it fails, in ms; `None` if the last leg went well.
+    pub fn down_since_ms(&self) -> Option<u64> {
+        self.down_since_ms
+    }
+
     /// A leg on it failed, and it may be another engine's fault: others are preferred for a moment.
     /// It opens only when that goes on for twice as long as a failure that is its own, without a
-    /// success in between.
-    pub fn suspected(&mut self, now_ms: u64, rules: &Rules) -> Change {
+    /// success in between. Where `nobody_serves`, none of its peers either, each failure counts as
+    /// its own.
+    pub fn suspected(&mut self, now_ms: u64, nobody_serves: bool, rules: &Rules) -> Change {
         self.down_since_ms.get_or_insert(now_ms);
         match self.state(now_ms) {
             State::Open => Change::None,
@@ -313,10 +319,12 @@ impl Breaker {
                 Change::None
             }
             State::Closed => {
-                if self.rest_ms(now_ms) == 0 {
+                // A burst of failures is one.
+                if nobody_serves || self.rest_ms(now_ms) == 0 {
                     self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
                 }
-                if self.failures_in_a_row >= rules.failures.saturating_mul(2) {
+                let most = if nobody_serves { rules.failures } else { rules.failures.saturating_mul(2) };
+                if self.failures_in_a_row >= most {
                     return self.open(now_ms, Cause::Failing, rules);
                 }
                 self.doubt(now_ms, rules.rest_ms);

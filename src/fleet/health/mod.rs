@@ -224,9 +224,15 @@ impl Health {
         self.lock().legs.failed(now_ms, cause, &self.rules)
     }
 
-    /// A leg on it failed, by whose fault is not known.
-    pub fn suspected(&self, now_ms: u64) -> Change {
-        self.lock().legs.suspected(now_ms, &self.rules)
+    /// A leg on it failed, by whose fault is not known. `nobody_serves`: no engine of its role has
+    /// served anybody since its first failure.
+    pub fn suspected(&self, now_ms: u64, nobody_serves: bool) -> Change {
+        self.lock().legs.suspected(now_ms, nobody_serves, &self.rules)
+    }
+
+    /// Since when its legs fail, in ms; `None` if the last one went well.
+    pub fn down_since_ms(&self) -> Option<u64> {
+        self.lock().legs.down_since_ms()
     }
 
     /// It is at fault for a hand-off that failed on another engine.

@@ -4,6 +4,7 @@
 
 mod full;
 mod handoffs;
+mod nobody;
 mod poisoned;
 mod progress;
 mod refusals;

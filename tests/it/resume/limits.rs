@@ -36,6 +36,8 @@ async fn retries_are_a_share_of_the_traffic() {
     script.config.retry.budget = 0.5;
     script.config.retry.budget_floor_per_s = 0;
     script.config.retry.attempts = 5;
+    // Decoders that rest are another matter.
+    script.config.health.failures = 1_000;
     let stage = Stage::set(script).await;
     stage.decoders_fail(&Fault::always(FaultKind::ResetBeforeHead));
     for _ in 0..12 {
