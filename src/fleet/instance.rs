@@ -303,8 +303,7 @@ impl Instance {
 
     /// True if it has as many requests as it took when it last said, a moment ago, that it is busy.
     pub(super) fn is_full(&self, now_ms: u64) -> bool {
-        let capacity = self.health.capacity();
-        !capacity.is_calm(now_ms) && capacity.most().is_some_and(|most| self.load.requests() >= most)
+        self.health.capacity().is_full(now_ms, self.load.requests())
     }
 
     pub(super) fn candidate(&self, standing: Standing) -> Candidate {

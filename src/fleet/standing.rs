@@ -117,7 +117,8 @@ impl Fleet {
             accepting().try_fold(0u32, |sum, it| Some(sum.saturating_add(it.health().capacity().most()?)));
         let has_room = most.is_none_or(|most| {
             let running = accepting().fold(bound, |sum, it| sum.saturating_add(it.load().requests()));
-            let next_ms = accepting().map(|it| it.health().capacity().next_ms()).min().unwrap_or(0);
+            // Which of them is asked is decided later: the latest refusal's pause is that of all.
+            let next_ms = accepting().map(|it| it.health().capacity().next_ms()).max().unwrap_or(0);
             running < most || bound == 0 && now_ms >= next_ms
         });
         if !has_room {

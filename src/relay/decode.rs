@@ -80,6 +80,11 @@ impl Relay {
                 Ok(end) => return Ok(HandoffEnd::Ended(end)),
                 Err(failure) => failure,
             };
+            if let Some(guard) = guard.as_mut()
+                && self.room_for_handoff(ask, (&failure, guard), tries).await?
+            {
+                continue;
+            }
             if failure.busy() {
                 // Every further try would cost the busy side a prefill as well.
                 tries.left = tries.left.min(1);

@@ -26,7 +26,7 @@ use crate::relay::origin::{self, Origin, PrefillPartners};
 use crate::relay::prefill_report::PrefillReport;
 use crate::relay::progress::Waiting;
 use crate::relay::refusals::{self, LegReply};
-use crate::relay::release::{self, HandoffGuard};
+use crate::relay::release::HandoffGuard;
 use crate::relay::response_owners;
 use crate::relay::resume::Follower;
 use crate::relay::reusable_kv::asks_for_ids;
@@ -379,7 +379,7 @@ impl Relay {
 /// turned away, the prefiller may have been told or not: failures before vLLM's handlers tell
 /// nobody.
 fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect: Dialect) {
-    let engine_knows = |status| release::fetched_or_told(dialect, status);
+    let engine_knows = |status| refusals::fetched_or_told(dialect, status);
     match outcome {
         Ok(opening) if engine_knows(opening.head.status) => guard.used(),
         Ok(_) => guard.refused(),

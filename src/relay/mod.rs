@@ -67,7 +67,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::batch::Batch;
-use crate::dialect::shape::{self, Bypass};
+use crate::dialect::shape::Bypass;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, LiveProtocol, Placement, Role};
 use crate::obs::Meters;
@@ -99,7 +99,7 @@ use reusable_kv::Offers;
 use settings::Settings;
 use shed::RoleLimits;
 use single_engine::CombinedReservation;
-use tries::Tries;
+use tries::{Tries, is_final};
 use vacancy::{ProbeSettings, nobody};
 
 /// Everything a request needs on its way; shared by all of them.
@@ -386,11 +386,6 @@ impl Relay {
         self.meters.waited(placed.choice.waited);
         Ok(placed)
     }
-}
-
-/// True if no other decoder is asked: the leg does more than to answer, and may have begun with it.
-fn is_final(ask: &Ask, failure: &Failure) -> bool {
-    failure.lasting() || failure.may_have_begun() && shape::acts(ask.api, &ask.body)
 }
 
 /// Runs `work` until `end`. An error of its own is preferred to the time-out.

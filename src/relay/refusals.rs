@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header};
 use smallvec::SmallVec;
 
+use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::fleet::{Instance, Role};
 use crate::relay::failure::{Failure, FailureKind};
@@ -64,6 +65,13 @@ pub(super) fn is_of_the_engine(status: StatusCode) -> bool {
 pub fn doubts(status: StatusCode, by: &Instance) -> bool {
     let refuses = status.is_client_error() && !is_busy(status);
     refuses && (is_of_the_engine(status) || !by.health().take_credit())
+}
+
+/// True if a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32
+/// does the latter for requests that its API rejects (400, 404, 422, 503), not for those that a
+/// middleware turns away before.
+pub(super) fn fetched_or_told(dialect: Dialect, status: StatusCode) -> bool {
+    status.is_success() || dialect.tells_of_refusals() && matches!(status.as_u16(), 400 | 404 | 422 | 503)
 }
 
 /// The time for which an engine asks to be spared. A date is not read: engines and their proxies

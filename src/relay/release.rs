@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::dialect::{self, Dialect};
+use crate::dialect;
 use crate::fleet::{
     Instance, InstanceId, Need, Outcome, PendingDecode, PendingDecodes, Reservation, Role, RoleOutlook,
 };
@@ -33,6 +33,7 @@ use crate::relay::concurrent_decode::Ended;
 use crate::relay::failure::Failure;
 use crate::relay::pause;
 use crate::relay::prefill_report::{Answered, PrefillReport};
+use crate::relay::refusals::fetched_or_told;
 use crate::upstream::{SendError, Written};
 use crate::util::rng;
 
@@ -285,6 +286,11 @@ impl HandoffGuard {
         self.state = State::Refused;
     }
 
+    /// The hand-off is good for another decoder: what turned it away was in front of the engine.
+    pub(super) fn take_back(&mut self) {
+        (self.state, self.written) = (State::Open, None);
+    }
+
     /// A decoder that had the whole request failed. It may have fetched the KV or not, and it may
     /// have died of this very hand-off: no other decoder gets it.
     pub fn lost(&mut self) {
@@ -487,13 +493,6 @@ impl Relay {
         let edit = dialect::release_edit(lost.ask.api, &lost.ask.body, &lost.handoff, salt);
         Ok(self.upstream.send(lost.ask.leg(reservation, &edit), written).await?.status())
     }
-}
-
-/// True if a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32
-/// does the latter for requests that its API rejects (400, 404, 422, 503), not for those that a
-/// middleware turns away before.
-pub(super) fn fetched_or_told(dialect: Dialect, status: StatusCode) -> bool {
-    status.is_success() || dialect.tells_of_refusals() && matches!(status.as_u16(), 400 | 404 | 422 | 503)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::dialect::shape;
 use crate::fleet::{Instance, InstanceId, Role};
 use crate::relay::failure::Failure;
 use crate::relay::refusals::Refusals;
@@ -67,6 +68,11 @@ impl Tries {
 impl Relay {
     /// Pauses before a further attempt; false if there must be none, since retries have taken their
     /// share of the traffic.
+/// True if no other decoder is asked: the leg does more than to answer, and may have begun with it.
+pub(super) fn is_final(ask: &Ask, failure: &Failure) -> bool {
+    failure.lasting() || failure.may_have_begun() && shape::acts(ask.api, &ask.body)
+}
+
     pub(super) async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
         if !self.budget.allows() {
             self.meters.retry_denied(role.name());

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::codec::json::Parts;
@@ -27,6 +27,7 @@ use crate::fleet::vacancy::{Bound, Trial};
 use crate::fleet::{Instance, Placement, ProbeAnswer, Role, RoleOutlook};
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
+use crate::relay::release::HandoffGuard;
 use crate::relay::{Relay, Tries};
 use crate::upstream::{Leg, Written};
 use crate::util::rng;
@@ -181,6 +182,35 @@ impl Relay {
         let was_busy = |id| members.iter().any(|it| it.id() == id && it.health().capacity().most().is_some());
         tries.tried.retain(|id| !was_busy(*id));
         Ok(true)
+    }
+
+    /// Waits for a decoder with room for a prompt that is computed, after a busy one turned it away
+    /// with its KV unread. True if another one may be asked without a further prefill.
+    ///
+    /// That is so where nothing was handed over, and after 429: no engine answers so, but what is
+    /// in front of one, such as a limit of requests. vLLM's own answer is 503
+    /// (`--max-num-queued-reqs`), and 0.32 has the prefiller free the blocks of what it refuses.
+    ///
+    /// # Errors
+    /// `Overloaded` when all stay busy.
+    pub(super) async fn room_for_handoff(
+        &self,
+        ask: &Ask,
+        (failure, guard): (&Failure, &mut HandoffGuard),
+        tries: &mut Tries,
+    ) -> Result<bool, Error> {
+        let Some(status) = failure.turned_away_with().filter(|_| failure.busy()) else { return Ok(false) };
+        let is_unread = guard.handoff().is_none() || status == StatusCode::TOO_MANY_REQUESTS;
+        if !is_unread || self.speech.now().dialect.binds_pairs() {
+            return Ok(false);
+        }
+        guard.take_back();
+        let role = Role::Decode;
+        let has_room = self.room_after((role, failure), ask.arrived, tries).await?
+            || tries.left > 0
+                && self.fleet.has_idle_other(role, &tries.tried)
+                && self.back_off(role, failure, tries.made).await;
+        Ok(has_room && !guard.stale(self.settings.now().lease))
     }
 
     /// Refuses what is new where all decoders drain, and none comes in their place.

@@ -6,11 +6,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// An engine that said so counts as busy for this time, in ms, unless it has taken something since.
 const BUSY_MS: u64 = 1_000;
+/// So long, in ms, it is believed to take no more than it had when it said so.
+const FULL_MS: u64 = 5_000;
 /// The pause until a request is sent to a busy engine all the same, in ms; it doubles with each
 /// further refusal.
 const PAUSE_MS: u64 = 100;
-/// It is doubled so many times at most: to 800 ms.
-const MAX_LEVEL: u32 = 3;
+/// It is doubled so many times at most: to 3.2 s. Each such request costs the other side its part,
+/// and what an engine takes is a setting of it (`--max-num-queued-reqs`).
+const MAX_LEVEL: u32 = 5;
+/// A request beyond those that an engine takes is refused within this time, in ms, or is taken.
+const REFUSAL_MS: u64 = 250;
 
 /// Believed capacity of one engine. Nothing is known until it says that it is busy.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub struct Capacity {
     taken_ms: AtomicU64,
     /// Requests of ours that it had when it said so: as many as it takes. `u32::MAX` = not known.
     most: AtomicU32,
+    /// Since when it has more than that, in ms; 0 = it has not.
+    over_ms: AtomicU64,
     /// Refusals in a row.
     level: AtomicU32,
 }
@@ -31,6 +38,7 @@ impl Default for Capacity {
             busy_ms: AtomicU64::new(0),
             taken_ms: AtomicU64::new(0),
             most: AtomicU32::new(u32::MAX),
+            over_ms: AtomicU64::new(0),
             level: AtomicU32::new(0),
         }
     }
@@ -40,6 +48,7 @@ impl Capacity {
     /// It refused a request since it is busy, and has `running` others of ours.
     pub fn refused(&self, now_ms: u64, running: u32) {
         let before_ms = self.busy_ms.swap(now_ms.max(1), Ordering::Relaxed);
+        self.over_ms.store(0, Ordering::Relaxed);
         let again = before_ms > 0 && now_ms.saturating_sub(before_ms) < PAUSE_MS;
         match again {
             // Several that were sent together: the last of them sees how many it kept.
@@ -61,11 +70,20 @@ impl Capacity {
         }
         self.taken_ms.store(now_ms.max(1), Ordering::Relaxed);
         let most = self.most.load(Ordering::Relaxed);
+        if running <= most {
+            self.over_ms.store(0, Ordering::Relaxed);
+            return;
+        }
+        // Others of those that are running may be refused yet: only a while in which none was says
+        // that it takes more. Each that it takes from then on may bring one more.
+        let over_ms = match self.over_ms.load(Ordering::Relaxed) {
+            0 => now_ms,
+            over_ms => over_ms,
+        };
+        self.over_ms.store(over_ms, Ordering::Relaxed);
         let calm = now_ms.saturating_sub(busy_ms) >= BUSY_MS;
-        // Others of those that are running may be refused yet: only the one beyond what it took
-        // before, or a while without refusals, says that it takes more. Each that it takes from
-        // then on may bring one more.
-        if running > most && (calm || running == most.saturating_add(1)) {
+        let is_taken = now_ms.saturating_sub(over_ms) >= REFUSAL_MS;
+        if is_taken && (calm || running == most.saturating_add(1)) {
             self.most.store(running.saturating_add(u32::from(calm)), Ordering::Relaxed);
             self.level.store(0, Ordering::Relaxed);
         }
@@ -80,6 +98,14 @@ impl Capacity {
     /// True if it has said nothing of being busy for a while.
     pub fn is_calm(&self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.busy_ms.load(Ordering::Relaxed)) >= BUSY_MS
+    }
+
+    /// True if it has `running` requests of ours, and takes no more, as it said a while ago.
+    pub fn is_full(&self, now_ms: u64, running: u32) -> bool {
+        let passed_ms = now_ms.saturating_sub(self.busy_ms.load(Ordering::Relaxed));
+        // One that takes nothing at all may not be what it was, and is asked now and then.
+        let believed_ms = |most| if most == 0 { BUSY_MS } else { FULL_MS };
+        self.most().is_some_and(|most| running >= most && passed_ms < believed_ms(most))
     }
 
     /// Requests of ours that it takes; `None` if that is not known.
@@ -100,6 +126,7 @@ impl Capacity {
         self.busy_ms.store(0, Ordering::Relaxed);
         self.taken_ms.store(0, Ordering::Relaxed);
         self.most.store(u32::MAX, Ordering::Relaxed);
+        self.over_ms.store(0, Ordering::Relaxed);
         self.level.store(0, Ordering::Relaxed);
     }
 }
@@ -119,8 +146,15 @@ mod tests {
         capacity.took(13, 4);
         assert_eq!((capacity.most(), capacity.is_busy(13)), (Some(4), false));
         capacity.took(200, 5);
+        assert_eq!(capacity.most(), Some(4), "the fifth may be refused yet");
+        capacity.refused(202, 4);
+        capacity.took(300, 5);
+        capacity.took(460, 5);
+        assert_eq!(capacity.most(), Some(4), "the one before was refused");
+        capacity.took(550, 5);
         assert_eq!(capacity.most(), Some(5), "and no more, since it was busy a moment ago");
-        capacity.took(201, 9);
+        capacity.took(551, 9);
+        capacity.took(900, 9);
         assert_eq!(capacity.most(), Some(5), "those that it has not answered yet may be refused");
         capacity.took(2_000, 6);
         assert_eq!(capacity.most(), Some(7));
@@ -132,11 +166,12 @@ mod tests {
     fn pauses_double_with_refusals_that_follow_each_other() {
         let capacity = Capacity::default();
         let mut at_ms = 1;
-        for pause_ms in [100, 200, 400, 800, 800] {
+        for pause_ms in [100, 200, 400, 800, 1_600, 3_200, 3_200] {
             capacity.refused(at_ms, 0);
             assert_eq!(capacity.next_ms() - at_ms, pause_ms);
             at_ms += pause_ms;
         }
+        capacity.refused(at_ms, 0);
         assert!(capacity.is_busy(at_ms) && !capacity.is_busy(at_ms + BUSY_MS));
     }
 }

@@ -18,7 +18,8 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
     for prefills in [true, false] {
         for status in [429, 503] {
             let when = format!("{status}, prefills {prefills}");
-            let spec = EngineSpec { prefill_tokens_per_s: 1_000.0, tpot_ms: 50.0, ..super::working() };
+            let prefill_tokens_per_s = if prefills { 1_000.0 } else { 100_000.0 };
+            let spec = EngineSpec { prefill_tokens_per_s, tpot_ms: 50.0, ..super::working() };
             let memory = Memory::set(2, &spec, config()).await;
             let full = if prefills { &memory.prefillers } else { &memory.decoders };
             for engine in full {
@@ -28,7 +29,13 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
             let statuses = load(&memory, CLIENTS, REQUESTS).await;
             assert_eq!(failed(&statuses), 0, "{when}: {statuses:?}");
             let prefilled: usize = memory.prefillers.iter().map(taken).sum();
-            assert!(prefilled < 2 * REQUESTS, "{when}: {prefilled} prefills for {REQUESTS} answers");
+            // Before anything is known all clients are prefilled. After 429 the hand-off is used; after 503 it may be gone.
+            let most = match (prefills, status) {
+                (true, _) => 2 * REQUESTS,
+                (false, 429) => REQUESTS,
+                (false, _) => REQUESTS + CLIENTS + REQUESTS / 20,
+            };
+            assert!(prefilled <= most, "{when}: {prefilled} prefills for {REQUESTS} answers");
             let role = if prefills { Role::Prefill } else { Role::Decode };
             assert_eq!(breakers(&memory, role), [State::Closed; 2], "{when}: full is not broken");
         }
