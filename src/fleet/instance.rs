@@ -47,6 +47,8 @@ pub struct Instance {
     health: Health,
     hits: Hits,
     paces: Paces,
+    /// Legs for which it has not called for a prefill yet, where decoders are asked first.
+    uncalled: AtomicU32,
     handoffs: Handoffs,
     /// Names of its models, as it listed them last; none = it has not said.
     models: Live<Vec<String>>,
@@ -59,6 +61,16 @@ pub struct Instance {
 /// A data-parallel rank of an engine, from 0: a scheduler and a cache of its own behind the same
 /// port.
 pub type Rank = u16;
+
+/// A leg whose decoder has not called yet.
+#[derive(Debug)]
+pub struct AwaitedCall<'a>(&'a AtomicU32);
+
+impl Drop for AwaitedCall<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Work that the gateway has committed to an engine. Changed by reservations alone.
 #[derive(Debug, Default)]
@@ -161,6 +173,7 @@ impl Instance {
             health: Health::new(rules),
             hits: Hits::default(),
             paces: Paces::default(),
+            uncalled: AtomicU32::new(0),
             handoffs: Handoffs::default(),
             models: Live::new(Vec::new()),
             draining: AtomicBool::new(false),
@@ -206,6 +219,17 @@ impl Instance {
     /// Time for which its legs take until their first byte.
     pub fn paces(&self) -> &Paces {
         &self.paces
+    }
+
+    /// Counts a leg for which it has not called yet, until that is dropped.
+    pub fn await_call(&self) -> AwaitedCall<'_> {
+        self.uncalled.fetch_add(1, Ordering::Relaxed);
+        AwaitedCall(&self.uncalled)
+    }
+
+    /// True if it has not called for any of our legs on it.
+    pub fn has_only_uncalled(&self) -> bool {
+        self.load.requests() <= self.uncalled.load(Ordering::Relaxed)
     }
 
     /// Counts of a prefiller's prompts with and without a hand-off.
@@ -301,7 +325,7 @@ impl Instance {
         if self.is_full(now_ms) { standing.max(Standing::Full) } else { standing }
     }
 
-    /// True if it has as many requests as it took when it last said, a moment ago, that it is busy.
+    /// True if it has as many requests as it took when it last said, a while ago, that it is busy.
     pub(super) fn is_full(&self, now_ms: u64) -> bool {
         self.health.capacity().is_full(now_ms, self.load.requests())
     }

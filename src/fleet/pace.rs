@@ -15,20 +15,38 @@ pub enum Pace {
     Streamed,
     /// An answer that is not streamed, to its last byte.
     Whole,
+    /// An answer that an engine generates alone (several chats in one body, what is said in a
+    /// sound), to its first byte.
+    Alone,
+    /// A decoder that is asked first, until it calls for its prefill.
+    Call,
 }
 
-/// Mean times of one engine, those of the last legs above all, in microseconds; 0 = none was seen.
+/// Times of one engine's legs.
 #[derive(Debug, Default)]
-pub struct Paces([AtomicU64; 3]);
+pub struct Paces([Times; 5]);
+
+/// Times of legs of one kind, in microseconds; 0 = none was seen.
+#[derive(Debug, Default)]
+struct Times {
+    /// Mean, of the last legs above all.
+    mean: AtomicU64,
+    /// Longest, which fades as others come.
+    longest: AtomicU64,
+}
 
 /// The weight of one leg in the mean.
 const STEP: u64 = 8;
+/// With each leg the longest time fades by this part: it lasts for some hundred legs.
+const FADING: u64 = 128;
 
 impl Paces {
     /// A leg took so long.
     pub fn observe(&self, pace: Pace, took: Duration) {
-        let Some(mean) = self.0.get(pace as usize) else { return };
+        let Some(Times { mean, longest }) = self.0.get(pace as usize) else { return };
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let longest_us = longest.load(Ordering::Relaxed);
+        longest.store(took_us.max(longest_us - longest_us / FADING), Ordering::Relaxed);
         let before_us = mean.load(Ordering::Relaxed);
         // Two that write at once lose one of many observations.
         let mean_us = match before_us {
@@ -40,7 +58,12 @@ impl Paces {
 
     /// The mean; zero where none was seen.
     pub fn mean(&self, pace: Pace) -> Duration {
-        Duration::from_micros(self.0.get(pace as usize).map_or(0, |mean| mean.load(Ordering::Relaxed)))
+        Duration::from_micros(self.0.get(pace as usize).map_or(0, |it| it.mean.load(Ordering::Relaxed)))
+    }
+
+    /// The longest time; zero where none was seen.
+    pub fn longest(&self, pace: Pace) -> Duration {
+        Duration::from_micros(self.0.get(pace as usize).map_or(0, |it| it.longest.load(Ordering::Relaxed)))
     }
 }
 
@@ -50,6 +73,13 @@ impl Fleet {
         let members = self.members(instance.role());
         let peers = members.iter().filter(|it| it.id() != instance.id());
         peers.map(|it| it.paces().mean(pace)).max().unwrap_or_default()
+    }
+
+    /// The longest time of any engine of the role, `instance` included.
+    pub fn longest_pace(&self, instance: &Instance, pace: Pace) -> Duration {
+        let members = self.members(instance.role());
+        let longest = members.iter().map(|it| it.paces().longest(pace)).max().unwrap_or_default();
+        longest.max(instance.paces().longest(pace))
     }
 
     /// True if another engine of the role has begun an answer since then.
@@ -81,6 +111,12 @@ mod tests {
         assert_eq!(fleet.pace_of_peers(&members[0], Pace::Streamed), ms(80));
         (0..100).for_each(|_| members[1].paces().observe(Pace::Streamed, ms(10)));
         assert!(members[1].paces().mean(Pace::Streamed) < ms(12));
+        members[1].paces().observe(Pace::Whole, ms(9_000));
+        (0..100).for_each(|_| members[2].paces().observe(Pace::Whole, ms(10)));
+        let longest = fleet.longest_pace(&members[0], Pace::Whole);
+        assert_eq!(longest, ms(9_000));
+        (0..1_000).for_each(|_| members[1].paces().observe(Pace::Whole, ms(10)));
+        assert!(fleet.longest_pace(&members[0], Pace::Whole) < ms(2_000), "it fades");
         assert!(!fleet.peers_serve_since(&members[0], 0));
         fleet.report(&members[0], Outcome::Served);
         assert!(!fleet.peers_serve_since(&members[0], 0), "its own service is none of theirs");

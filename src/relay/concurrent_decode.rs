@@ -167,7 +167,7 @@ impl Relay {
         let extra_time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let computed_ms = Arc::new(OnceLock::new());
         let origin = Origin::Beside(prefiller.clone(), computed_ms.clone());
-        let spec = DecodeSpec { edit, extra_time, origin };
+        let spec = DecodeSpec { edit, extra_time, origin, is_moved: decode.is_moved };
         let leg = boxed(|| self.clone().decode_leg(ask.clone(), reservation, spec, written.clone()));
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
         let (ended, relay) = (None, self.clone());

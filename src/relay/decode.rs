@@ -7,8 +7,8 @@ use crate::fleet::{InstanceId, Need, Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::after_first_poll::meanwhile;
 use crate::relay::ask::Ask;
-use crate::relay::failure::Failure;
-use crate::relay::legs::DecodeEnd;
+use crate::relay::failure::{Failure, FailureKind};
+use crate::relay::legs::{DecodeEnd, DecodeTarget};
 use crate::relay::origin::moves_kv;
 use crate::relay::release::HandoffGuard;
 use crate::relay::vacancy::nobody;
@@ -73,13 +73,15 @@ impl Relay {
                     };
                     tries.start(reservation.instance());
                     ledger.leg(reservation.instance());
-                    self.decode_once(ask, reservation, guard.as_mut(), ledger).await
+                    let leg = DecodeTarget { reservation, is_moved: tries.is_moved };
+                    self.decode_once(ask, leg, guard.as_mut(), ledger).await
                 }
             };
             let failure = match ended {
                 Ok(end) => return Ok(HandoffEnd::Ended(end)),
                 Err(failure) => failure,
             };
+            tries.is_moved |= failure.why == FailureKind::Stuck;
             if let Some(guard) = guard.as_mut()
                 && self.room_for_handoff(ask, (&failure, guard), tries).await?
             {

@@ -35,8 +35,10 @@ use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
 /// The decoder that a prefill is for, and the way to tell its leg who computed the prompt.
-struct Partner {
-    decoder: Arc<Instance>,
+pub(super) struct Partner {
+    pub(super) decoder: Arc<Instance>,
+    /// Of its leg.
+    pub(super) written: Written,
     met: Arc<OnceLock<Arc<Instance>>>,
 }
 
@@ -174,7 +176,7 @@ impl Relay {
         // How long it may take is known when the prefill has ended; a pair that lost its request
         // may take longer than one that has it.
         let extra_time = self.settings.now().total.saturating_mul(2);
-        let spec = DecodeSpec { edit, extra_time, origin: origin.clone() };
+        let spec = DecodeSpec { edit, extra_time, origin: origin.clone(), is_moved: false };
         let decoder = reservation.instance().clone();
         tokio::select! {
             biased;
@@ -191,9 +193,9 @@ impl Relay {
         tries: Tries,
         tell: mpsc::Sender<Note>,
     ) -> (Meeting, Prefilled) {
-        let limit = self.settings.now().first_byte;
-        let Ok(Some(params)) = timeout(limit, meeting.params()).await else {
-            return (meeting, Prefilled::NotCalled(Failure::not_called(limit)));
+        let params = match self.called(&ask, &meeting, &partner).await {
+            Ok(params) => params,
+            Err(failure) => return (meeting, Prefilled::NotCalled(failure)),
         };
         let ended = self.prefill_for(&ask, DecoderCall { params, partner }, tries, &tell).await;
         meeting.tell(matches!(ended, Prefilled::Done(_)));
@@ -209,7 +211,7 @@ impl Relay {
         mut tries: Tries,
         tell: &mpsc::Sender<Note>,
     ) -> Prefilled {
-        let Partner { decoder, met } = partner;
+        let Partner { decoder, met, .. } = partner;
         tries.tried.extend(self.fleet.avoided_producers(decoder.id()));
         loop {
             let Placement { reservation, choice } = match self.place(ask, &tries).await {

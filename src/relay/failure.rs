@@ -155,19 +155,7 @@ impl Failure {
 
     /// The metric label.
     pub fn reason(&self) -> &'static str {
-        match self.why {
-            FailureKind::Connect => "connect",
-            FailureKind::Broken => "broken",
-            FailureKind::Timeout => "timeout",
-            FailureKind::Stuck => "no_progress",
-            FailureKind::Busy(_) => "busy",
-            FailureKind::Refused(_) => "refused",
-            FailureKind::Status => "status",
-            FailureKind::BadReply => "bad_reply",
-            FailureKind::Stale => "stale",
-            FailureKind::AbortSign => "given_up",
-            FailureKind::TooLarge(_) => "too_large",
-        }
+        self.why.name()
     }
 
     /// Error for the client when nothing else helped.
@@ -198,6 +186,25 @@ impl Failure {
             (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
         };
         Error::new(kind, public).detail(self.detail)
+    }
+}
+
+impl FailureKind {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            FailureKind::Connect => "connect",
+            FailureKind::Broken => "broken",
+            FailureKind::Timeout => "timeout",
+            FailureKind::Stuck => "no_progress",
+            FailureKind::Busy(_) => "busy",
+            FailureKind::Refused(_) => "refused",
+            FailureKind::Status => "status",
+            FailureKind::BadReply => "bad_reply",
+            FailureKind::Stale => "stale",
+            FailureKind::AbortSign => "given_up",
+            FailureKind::TooLarge(_) => "too_large",
+        }
     }
 }
 

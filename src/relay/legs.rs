@@ -8,10 +8,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use tokio::time::Instant;
 
-use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::dialect::fault;
+use crate::codec::json::{Edit, Object};
 use crate::dialect::returned::asking_for_ids;
-use crate::dialect::usage::ReportedUsage;
 use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
 use crate::fleet::{Instance, Outcome, Pace, Reservation};
 use crate::relay::Relay;
@@ -35,15 +33,13 @@ use crate::relay::single_engine::CombinedReservation;
 use crate::relay::source::Source;
 use crate::relay::stream::Stream;
 use crate::relay::traced;
+use crate::relay::whole_answer::{SizeLimit, finish, usable, whole};
 use crate::trace::Span;
-use crate::upstream::{CollectError, Reply, Written, collect};
+use crate::upstream::{Reply, Written, collect};
 
 /// Limit for the part of a failure's body that is read, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
 const FAILURE_BODY_TIME: Duration = Duration::from_millis(100);
-
-/// An engine's refusal is read up to this size; vLLM echoes long prompts in its 400s.
-const REFUSAL_BYTES: usize = 4 << 20;
 
 /// Good ends of a prefill leg.
 pub(super) enum PrefillEnd {
@@ -76,6 +72,13 @@ pub(super) struct PrefillSpec {
     pub(super) partners: PrefillPartners,
 }
 
+/// The reservation for a decode leg, and what came of the request before.
+pub(super) struct DecodeTarget {
+    pub(super) reservation: Reservation,
+    /// Another decoder did nothing with it.
+    pub(super) is_moved: bool,
+}
+
 /// Values that a decode leg needs beside the request and its reservation.
 pub(super) struct DecodeSpec {
     /// The edit of the client's body.
@@ -84,20 +87,14 @@ pub(super) struct DecodeSpec {
     pub(super) extra_time: Duration,
     /// Source of the KV.
     pub(super) origin: Origin,
+    /// Another decoder did nothing with the request.
+    pub(super) is_moved: bool,
 }
 
 /// The reservation on whose engine a leg is sent, and the leg's span.
 pub(super) struct LegTarget<'a> {
     pub(super) reservation: &'a Reservation,
     pub(super) span: &'a mut Span,
-}
-
-/// Limit for the size of an answer that is read as a whole.
-#[derive(Clone, Copy)]
-pub(super) struct SizeLimit {
-    pub(super) bytes: usize,
-    /// The failure of a larger one.
-    pub(super) exceeded: Large,
 }
 
 /// A decoder's answer that has begun.
@@ -203,7 +200,7 @@ impl Relay {
     pub(super) async fn decode_once(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        reservation: Reservation,
+        DecodeTarget { reservation, is_moved }: DecodeTarget,
         mut guard: Option<&mut HandoffGuard>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
@@ -216,7 +213,7 @@ impl Relay {
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if guard.is_none() { ask.shape.prompt_tokens } else { 0 };
         let extra_time = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let spec = DecodeSpec { edit, extra_time, origin: Origin::of(guard.as_deref()) };
+        let spec = DecodeSpec { edit, extra_time, origin: Origin::of(guard.as_deref()), is_moved };
         let leg = boxed(|| self.clone().decode_leg(ask.clone(), reservation, spec, written));
         let outcome = meanwhile(leg, || self.prefilled(ask, guard.as_deref_mut(), ledger)).await;
         self.opened(ask, outcome, guard, ledger)
@@ -260,7 +257,7 @@ impl Relay {
         spec: DecodeSpec,
         written: Written,
     ) -> Result<Opening, Failure> {
-        let DecodeSpec { edit, extra_time, origin } = spec;
+        let DecodeSpec { edit, extra_time, origin, is_moved } = spec;
         let (sent, mut span) = (Instant::now(), traced::decode(&ask, reservation.instance()));
         let edit = match ask.plan() {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
@@ -276,7 +273,7 @@ impl Relay {
                 begin(response, &ask, reservation.instance(), &settings).await
             });
             // The request's own limit runs beside it.
-            let waiting = origin.waiting(&ask, reservation.instance());
+            let waiting = Waiting { is_moved, ..origin.waiting(&ask, reservation.instance()) };
             self.within(limit.saturating_add(extra_time), waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
@@ -401,23 +398,6 @@ enum Begun {
     Stream(Opened),
 }
 
-/// An answer with its whole body.
-pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result<Response<Bytes>, Failure> {
-    let (mut head, body) = response.into_parts();
-    let refusal = SizeLimit { bytes: REFUSAL_BYTES, exceeded: Large::Refusal };
-    let SizeLimit { bytes, exceeded } = if head.status.is_success() { limit } else { refusal };
-    let body = collect(body, bytes).await.map_err(|e| {
-        let why = if e == CollectError::TooLarge(bytes) {
-            FailureKind::TooLarge(exceeded)
-        } else {
-            FailureKind::Broken
-        };
-        Failure::new(why, true, e.to_string())
-    })?;
-    strip_hop_by_hop(&mut head.headers);
-    Ok(Response::from_parts(head, body))
-}
-
 /// Waits for the first event of a stream, or for all of anything else. From here on the answer is
 /// this decoder's.
 async fn begin(
@@ -457,45 +437,7 @@ async fn begin(
     Ok((head, Begun::Answer(Box::new(answer))))
 }
 
-/// Reads an answer that may go out under a 200. One that reports a failure is none.
-fn usable(api: Api, body: Bytes) -> Result<Object, Failure> {
-    let bad = |detail: String| Failure::new(FailureKind::BadReply, true, detail);
-    let answer = Object::scan(body, ScanLimits::default())
-        .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
-    if fault::of_object(api, &answer).is_some() {
-        return Err(bad("an answer under a 200 that reports a failure".into()));
-    }
-    Ok(answer)
-}
-
-/// The client's text of a complete answer.
-fn finish(api: Api, answer: &Object, ledger: &mut Ledger) -> Bytes {
-    let reported = ReportedUsage::by(api, answer);
-    ledger.decoded(reported.as_ref().map(ReportedUsage::counts).unwrap_or_default());
-    match reported.zip(ledger.cached_of_prefill()) {
-        Some((reported, cached)) => reported.with_cached(answer.bytes(), cached),
-        None => answer.bytes().clone(),
-    }
-}
-
 fn is_sse(headers: &http::HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     kind.starts_with(b"text/event-stream")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_200_without_an_answer_is_none() {
-        let usable = |text: &'static str| {
-            usable(Api::Chat, Bytes::from_static(text.as_bytes())).map(|o| o.bytes().clone())
-        };
-        let failed = r#"{"choices":[{"finish_reason":"error"}]}"#;
-        for bad in ["", "<html>", "[]", "null", r#"{"error":{"code":500}}"#, r#"{"error":"x"}"#, failed] {
-            assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
-        }
-        assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");
-    }
 }

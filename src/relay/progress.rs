@@ -39,8 +39,12 @@ const TIMES_ON_TRIAL: u64 = 4;
 /// Time per token of an answer that is not streamed: its engine shows no byte before its end. A
 /// slow engine's pace.
 const PER_TOKEN: Duration = Duration::from_millis(100);
-/// The length of such an answer, where the client does not bound it.
+/// The length of such an answer, where the client does not bound it and none was seen yet.
 const UNBOUNDED_TOKENS: u64 = 4_096;
+/// Lengths of answers have a long tail: one may take so many times what the longest before it took.
+const TIMES_LONGEST: u32 = 4;
+/// And this at the least: an answer of a few hundred tokens where only shorter ones were seen.
+const LEAST_WHOLE: Duration = Duration::from_secs(30);
 
 /// A leg that waits for its first byte, or, where it is not streamed, for its last one.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +62,22 @@ pub struct Waiting<'a> {
     pub tokens: u64,
     /// The longest answer that the client wants, if it says.
     pub most_tokens: Option<u64>,
+    /// The request was taken from another engine before, which did nothing with it: it may be long.
+    pub is_moved: bool,
 }
 
 impl<'a> Waiting<'a> {
     /// A leg on `engine` that reads no other engine's KV.
     pub fn on(engine: &'a Arc<Instance>, pace: Option<Pace>, tokens: u64) -> Waiting<'a> {
-        Waiting { engine, producer: None, computed_ms: None, pace, tokens, most_tokens: None }
+        Waiting {
+            engine,
+            producer: None,
+            computed_ms: None,
+            pace,
+            tokens,
+            most_tokens: None,
+            is_moved: false,
+        }
     }
 }
 
@@ -121,14 +135,18 @@ impl Relay {
         if health.is_silent() {
             return Some("it does not answer probes".to_owned());
         }
-        let allowed_ms = self.allowed_ms(waiting, pace?);
+        let pace = pace?;
+        let allowed_ms = self.allowed_ms(waiting, pace).min(self.learned_ms(waiting, pace));
         let waited_ms = fleet.now_ms().saturating_sub(sent_ms);
         if waited_ms >= allowed_ms / 2 {
             // By what others do until then it is judged.
             fleet.watch_handoffs();
         }
+        // A decoder that is full does not call before others of its requests have ended.
+        let may_be_full = pace == Pace::Call && !engine.has_only_uncalled();
         let is_stuck = waited_ms >= allowed_ms
-            && health.served_ms() < sent_ms
+            && !may_be_full
+            && health.served_ms() <= sent_ms
             && fleet.peers_serve_since(engine, sent_ms);
         is_stuck.then(|| format!("no byte within {waited_ms} ms, in which other engines answered"))
     }
@@ -143,7 +161,7 @@ impl Relay {
         let waited_ms = now_ms.saturating_sub(sent_ms);
         let is_in_vain = is_known
             && waited_ms >= self.allowed_ms(waiting, pace).saturating_mul(TIMES_ON_TRIAL)
-            && health.served_ms() < sent_ms
+            && health.served_ms() <= sent_ms
             && health.state(now_ms) != State::Closed;
         is_in_vain.then(|| format!("no byte within {waited_ms} ms of an engine that failed before"))
     }
@@ -184,13 +202,30 @@ impl Relay {
         let usual = self.usual(engine, pace);
         let before = self.settings.now().computing(LEAST, tokens);
         let answer = match pace {
-            Pace::Whole => {
+            Pace::Whole | Pace::Alone => {
                 let tokens = most_tokens.unwrap_or(UNBOUNDED_TOKENS).min(u64::from(u32::MAX));
                 PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
             }
-            Pace::Streamed | Pace::Prompt => Duration::ZERO,
+            Pace::Streamed | Pace::Prompt | Pace::Call => Duration::ZERO,
         };
         let allowed = before.saturating_add(usual.saturating_mul(TIMES_USUAL)).saturating_add(answer);
+        u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The time after which an answer without a byte is longer than any before it is likely to be,
+    /// on an engine that has done nothing else meanwhile. An answer that was moved for that is not
+    /// moved again: it may be the first of its length.
+    fn learned_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
+        let Waiting { engine, tokens, is_moved, .. } = waiting;
+        let longest = match pace {
+            Pace::Whole | Pace::Alone if !is_moved => self.fleet.longest_pace(engine, pace),
+            _ => Duration::ZERO,
+        };
+        if longest.is_zero() {
+            return u64::MAX;
+        }
+        let allowed = longest.saturating_mul(TIMES_LONGEST).max(LEAST_WHOLE);
+        let allowed = self.settings.now().computing(LEAST, tokens).saturating_add(allowed);
         u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use crate::fleet::{Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::relay::failure::Failure;
-use crate::relay::legs::DecodeEnd;
+use crate::relay::failure::{Failure, FailureKind};
+use crate::relay::legs::{DecodeEnd, DecodeTarget};
 use crate::relay::{Relay, Tries};
 use crate::route::Reported;
 
@@ -51,7 +51,8 @@ impl Relay {
         let computing = Duration::try_from_secs_f64(computing_s).unwrap_or_default();
         let mut prefill = Some(prefill);
         let ended = {
-            let mut leg = pin!(self.decode_once(ask, reservation, None, ledger));
+            let target = DecodeTarget { reservation, is_moved: tries.is_moved };
+            let mut leg = pin!(self.decode_once(ask, target, None, ledger));
             let early = match ask.shape.stream {
                 true => Ok(leg.as_mut().await),
                 // When its prompt is computed, nobody tells; and the time of the whole answer is
@@ -73,6 +74,7 @@ impl Relay {
             }
             (Ok(_), prefill) => prefill.into_iter().for_each(Reservation::computed_unseen),
             (Err(failure), _) => {
+                tries.is_moved |= failure.why == FailureKind::Stuck;
                 self.fleet.report(&engine, failure.outcome());
                 tries.shunned.push(engine.id());
             }

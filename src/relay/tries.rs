@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::dialect::shape;
 use crate::fleet::{Instance, InstanceId, Role};
+use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::refusals::Refusals;
 use crate::relay::vacancy::Passage;
@@ -27,6 +28,8 @@ pub(super) struct Tries {
     pub(super) passage: Option<Passage>,
     /// Times that it stood in line after all engines had refused it as busy.
     pub(super) busy_rounds: u32,
+    /// Some engine did nothing with it.
+    pub(super) is_moved: bool,
 }
 
 impl Tries {
@@ -51,8 +54,8 @@ impl Tries {
     /// The same attempts for a task of their own, without the right to prefill.
     pub(super) fn copy(&self) -> Tries {
         let (tried, suspects, shunned) = (self.tried.clone(), self.suspects.clone(), self.shunned.clone());
-        let (left, made, busy_rounds) = (self.left, self.made, self.busy_rounds);
-        Tries { left, made, tried, suspects, shunned, refusals: None, passage: None, busy_rounds }
+        let Tries { left, made, busy_rounds, is_moved, .. } = *self;
+        Tries { left, made, tried, suspects, shunned, refusals: None, passage: None, busy_rounds, is_moved }
     }
 
     pub(super) fn start(&mut self, instance: &Instance) {
@@ -65,14 +68,14 @@ impl Tries {
     }
 }
 
-impl Relay {
-    /// Pauses before a further attempt; false if there must be none, since retries have taken their
-    /// share of the traffic.
 /// True if no other decoder is asked: the leg does more than to answer, and may have begun with it.
 pub(super) fn is_final(ask: &Ask, failure: &Failure) -> bool {
     failure.lasting() || failure.may_have_begun() && shape::acts(ask.api, &ask.body)
 }
 
+impl Relay {
+    /// Pauses before a further attempt; false if there must be none, since retries have taken their
+    /// share of the traffic.
     pub(super) async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
         if !self.budget.allows() {
             self.meters.retry_denied(role.name());

@@ -29,6 +29,7 @@ mod operator_access;
 mod page;
 mod passthrough;
 mod passthrough_accounting;
+mod passthrough_body;
 mod payload;
 mod plain_path;
 mod readiness;
@@ -39,8 +40,8 @@ mod routes;
 mod stall;
 mod table;
 mod tls;
-mod unread_body;
 mod transfer_coding;
+mod unread_body;
 mod write_coalescing;
 
 use std::sync::{Arc, OnceLock};

@@ -1,17 +1,14 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
 use std::borrow::Cow;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::extract::Request;
 use axum::response::Response;
-use bytes::Bytes;
 use http::request::Parts as Head;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, StatusCode, header};
-use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use crate::codec::json::Parts;
@@ -25,13 +22,14 @@ use crate::relay::response_owners;
 use crate::relay::{Relay, answer, traced};
 use crate::server::begun::BegunBody;
 use crate::server::passthrough_accounting::PassthroughAccount;
+use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
 use crate::server::plain_path::is_plain;
 use crate::server::refusal_votes::RefusalVotes;
 use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
 use crate::trace::Scope;
-use crate::upstream::{Leg, ReplyError, Written};
+use crate::upstream::{Leg, Written};
 use crate::util::rng;
 
 /// A request on its way to one engine.
@@ -52,13 +50,20 @@ struct EngineRequest {
 }
 
 impl EngineRequest {
-    /// The request on the engine of `reservation`, compared with prompts there if it can move to
-    /// another engine.
-    fn waiting_on<'a>(&self, reservation: &'a Reservation) -> Waiting<'a> {
-        let may_move = self.repeatable && !self.generates && self.keeper.is_none();
-        let pace = may_move.then_some(Pace::Prompt);
-        Waiting::on(reservation.instance(), pace, self.tokens)
+    /// The request on the engine of `reservation`, compared with others there if it can move to
+    /// another engine: those that generate with their own kind, the others with prompts.
+    fn waiting_on<'a>(&self, reservation: &'a Reservation, is_moved: bool) -> Waiting<'a> {
+        let may_move = self.repeatable && self.keeper.is_none();
+        let pace = if self.generates { Pace::Alone } else { Pace::Prompt };
+        Waiting { is_moved, ..Waiting::on(reservation.instance(), may_move.then_some(pace), self.tokens) }
     }
+}
+
+/// One engine's turn at a request.
+struct Attempt {
+    reservation: Reservation,
+    /// The engine before it did nothing with the request.
+    is_moved: bool,
 }
 
 /// Reason why one engine did not answer.
@@ -278,7 +283,9 @@ async fn try_role(
         }
         tried.push(reservation.instance().id());
         account.leg(reservation.instance());
-        match once(gateway, engine_request, account.id(), reservation).await {
+        let is_moved = last.reason == Some(FailureKind::Stuck.name());
+        let attempt = Attempt { reservation, is_moved };
+        match once(gateway, engine_request, account.id(), attempt).await {
             Ok(answer) => {
                 let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
                 match refusal_votes.weigh(&gateway.relay, account.id(), answer, alone) {
@@ -307,7 +314,7 @@ async fn once(
     gateway: &Gateway,
     engine_request: &EngineRequest,
     id: &str,
-    reservation: Reservation,
+    Attempt { reservation, is_moved }: Attempt,
 ) -> Result<EngineAnswer, Failure> {
     let EngineRequest { trace, method, target, .. } = engine_request;
     let mut span = traced::client(trace.as_ref(), reservation.instance(), "errand", method, target.path());
@@ -355,10 +362,16 @@ async fn once(
         }
     };
     let limit = time.min(engine_request.until.saturating_duration_since(Instant::now()));
-    let waiting = engine_request.waiting_on(&reservation);
+    let waiting = engine_request.waiting_on(&reservation, is_moved);
+    let sent = Instant::now();
     let outcome = gateway.relay.within(limit, waiting, &written, pin!(answered)).await;
     match &outcome {
-        Ok(response) => traced::answered(&mut span, response.status()),
+        Ok(response) => {
+            if engine_request.generates && response.status().is_success() {
+                reservation.instance().paces().observe(Pace::Alone, sent.elapsed());
+            }
+            traced::answered(&mut span, response.status());
+        }
         Err(failure) => span.fail(failure.reason()),
     }
     span.close();
@@ -392,108 +405,5 @@ fn judge_outcome(
             Ok(answer) => Ok(EngineAnswer { answer, reservation, is_doubtful: false }),
             Err(failure) => Err(Failure::of(&failure, &reservation, engine_request.repeatable)),
         },
-    }
-}
-
-/// An engine's answer on its way to the client, with what it holds: its account and its
-/// reservation. It is cut when the engine falls silent, and at the deadline.
-struct PassthroughBody {
-    body: BegunBody,
-    silence: IdleTimeout,
-    account: PassthroughAccount,
-    reservation: Reservation,
-    relay: Arc<Relay>,
-}
-
-/// Reasons why an answer was cut.
-#[derive(Debug, thiserror::Error)]
-enum Cut {
-    #[error(transparent)]
-    Engine(#[from] ReplyError),
-    #[error("the answer did not end in time")]
-    Late,
-    #[error(transparent)]
-    Silent(Error),
-}
-
-impl PassthroughBody {
-    fn new(
-        body: BegunBody,
-        silence: IdleTimeout,
-        relay: Arc<Relay>,
-        account: PassthroughAccount,
-        reservation: Reservation,
-    ) -> PassthroughBody {
-        let mut held = PassthroughBody { body, silence, account, reservation, relay };
-        held.complete_if_ended();
-        held
-    }
-
-    /// Completes the account once the body has ended, since it is not polled again.
-    fn complete_if_ended(&mut self) {
-        if self.body.is_end_stream() {
-            self.account.complete();
-        }
-    }
-
-    /// An engine that breaks answers off, or falls silent, is left alone as one that refuses is;
-    /// one that was cut off at the request's own time limit did nothing wrong.
-    fn broken(&mut self, why: FailureKind, error: String) {
-        self.account.broken();
-        if Instant::now() < self.silence.end() {
-            let failure = failure::Failure::new(why, true, error);
-            let _ = self.relay.record_outcome_of::<()>(
-                self.account.id(),
-                self.reservation.instance(),
-                Err(failure),
-            );
-        }
-    }
-}
-
-impl Body for PassthroughBody {
-    type Data = Bytes;
-    type Error = Cut;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let this = &mut *self;
-        match Pin::new(&mut this.body).poll_frame(cx) {
-            // Data may always be ready for a slow reader: the deadline is checked here, too.
-            Poll::Ready(Some(Ok(_))) if Instant::now() >= this.silence.end() => {
-                this.account.broken();
-                Poll::Ready(Some(Err(Cut::Late)))
-            }
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(piece) = frame.data_ref() {
-                    this.account.passes(piece);
-                }
-                this.silence.heard();
-                this.complete_if_ended();
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Poll::Ready(Some(Err(e))) => {
-                this.broken(FailureKind::Broken, e.to_string());
-                Poll::Ready(Some(Err(e.into())))
-            }
-            Poll::Ready(None) => {
-                this.complete_if_ended();
-                Poll::Ready(None)
-            }
-            Poll::Pending => {
-                let engine = this.reservation.instance();
-                this.silence.poll_too_long(cx, || engine.health().is_silent()).map(|error| {
-                    this.broken(FailureKind::Timeout, error.to_string());
-                    Some(Err(Cut::Silent(error)))
-                })
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -107,7 +107,7 @@ impl Relay {
         let met = Arc::new(OnceLock::new());
         let begun = BegunDecode { reservation, origin: Origin::Called(met.clone()) };
         let decode = boxed(|| self.clone().decode_called(ask.clone(), begun, written.clone(), given_up));
-        let partner = Partner { decoder: decoder.clone(), met: met.clone() };
+        let partner = Partner { decoder: decoder.clone(), written: written.clone(), met: met.clone() };
         let awaited = AwaitedCall { meeting, partner };
         let prefill = boxed(|| self.clone().prefill_called(ask.clone(), awaited, tries, tell));
         Ok(Pair {

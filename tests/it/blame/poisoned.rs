@@ -107,3 +107,25 @@ async fn nor_by_a_client_that_is_alone() {
         assert!(began.elapsed().as_secs() < 90, "{spoken:?}: it took {:?}", began.elapsed());
     }
 }
+
+/// With SGLang a prefill does not end before its decoder has the KV: both legs hang, and the prefiller looks as busy as the
+/// decoder.
+#[tokio::test(start_paused = true)]
+async fn a_prefill_that_does_not_end_is_held_against_the_prefiller() {
+    let (memory, _listening) = in_dialect(DIALECTS[3], 4).await;
+    assert_eq!(failed(&steady(&memory, Duration::from_secs(5)).await), 0, "before");
+    swallow(&memory);
+    let (mut rested, mut resting) = (false, BTreeSet::new());
+    for round in 0..40 {
+        let began = Instant::now();
+        assert_eq!(failed(&steady(&memory, Duration::from_secs(2)).await), 0, "round {round}");
+        assert!(began.elapsed().as_secs() < 20, "round {round} took {:?}", began.elapsed());
+        let prefillers = breakers(&memory, Role::Prefill);
+        rested |= prefillers[0] != State::Closed;
+        assert_eq!(prefillers[1..], [State::Closed; 3], "round {round}");
+        let decoders = breakers(&memory, Role::Decode).into_iter().enumerate();
+        resting.extend(decoders.filter(|(_, state)| *state != State::Closed).map(|(at, _)| at));
+    }
+    assert!(rested, "the prefiller rests");
+    assert!(resting.is_empty(), "decoders {resting:?} rested");
+}

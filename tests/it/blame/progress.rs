@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
 use futures_util::future::join_all;
+use http::Request;
+use http_body_util::BodyExt;
 use pd_proxy::fleet::health::State;
 use pd_proxy::fleet::{ProbeAnswer, Role};
-use pd_proxy::sim::{Fault, FaultKind};
+use pd_proxy::sim::{Fault, FaultKind, Match};
 use tokio::time::Instant;
+use tower::ServiceExt;
 
 use super::{COMPLETIONS, DIALECTS, breakers, config, in_dialect, post, working};
 use crate::common::memory::Memory;
@@ -48,10 +52,10 @@ async fn an_engine_that_never_begins_loses_its_legs_to_its_peers() {
     assert_eq!(breakers(&memory, Role::Decode)[1], State::Closed);
 }
 
-/// Decoders that are asked first have not called yet: nobody can tell when they should.
+/// Decoders that are asked first never call here.
 #[tokio::test(start_paused = true)]
 async fn nor_does_one_keep_them_in_dialects_where_it_waits_for_kv() {
-    for spoken in &DIALECTS[..6] {
+    for spoken in &DIALECTS {
         let (memory, _listening) = in_dialect(*spoken, 2).await;
         streams(&memory, Duration::from_secs(1)).await;
         assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
@@ -112,7 +116,6 @@ async fn a_repeatable_request_leaves_an_engine_that_does_nothing_while_its_peers
 
 #[tokio::test(start_paused = true)]
 async fn a_decoder_that_generates_alone_for_long_keeps_its_request() {
-    const BATCH: &str = "/v1/chat/completions/batch";
     let memory = Memory::set(3, &working(), config()).await;
     streams(&memory, Duration::from_secs(1)).await;
     for decoder in &memory.decoders {
@@ -133,6 +136,151 @@ async fn a_decoder_that_generates_alone_for_long_keeps_its_request() {
     let sent = memory.decoders.iter().flat_map(|it| it.seen()).filter(|seen| seen.path == BATCH).count();
     assert_eq!(sent, 1, "it is not asked for twice");
     assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 3]);
+}
+
+/// A request that is not streamed, and whose answer no `max_tokens` bounds.
+async fn whole(memory: &Memory, text: &str) -> (u16, String) {
+    post(memory, COMPLETIONS, format!(r#"{{"model":"sim","prompt":"{text}"}}"#)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unbounded_answer_is_waited_for_as_others_take_and_not_as_long_as_any_could() {
+    let memory = Memory::set(2, &working(), config()).await;
+    for n in 0..8 {
+        assert_eq!(whole(&memory, &format!("before {n}")).await.0, 200);
+    }
+    assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+    let ask_all = async |client: usize, times: usize| {
+        let mut longest = Duration::ZERO;
+        for n in 0..times {
+            let sent = Instant::now();
+            let (status, text) = whole(&memory, &format!("client {client} asks {n}")).await;
+            assert_eq!(status, 200, "{text}");
+            longest = longest.max(sent.elapsed());
+            pass(Duration::from_millis(500)).await;
+        }
+        longest
+    };
+    // Others ask for as long as anybody waits: a fleet that serves nobody is waited for.
+    let longest = tokio::select! {
+        all = join_all((0..4).map(|client| ask_all(client, 40))) => all.into_iter().max().unwrap(),
+        _ = join_all((10..14).map(|client| ask_all(client, usize::MAX))) => unreachable!("they never end"),
+    };
+    assert!(longest < Duration::from_secs(60), "one waited {longest:?}");
+    assert_ne!(breakers(&memory, Role::Decode)[0], State::Closed, "it rests");
+    assert_eq!(breakers(&memory, Role::Decode)[1], State::Closed);
+}
+
+/// The first answer of its length looks like a hang: it is begun once more, and then waited for.
+#[tokio::test(start_paused = true)]
+async fn an_unbounded_answer_that_is_longer_than_all_before_is_moved_once_at_most() {
+    let memory = Memory::set(3, &working(), config()).await;
+    for n in 0..9 {
+        assert_eq!(whole(&memory, &format!("before {n}")).await.0, 200);
+    }
+    for decoder in &memory.decoders {
+        let long = Fault::always(FaultKind::Delay(Duration::from_secs(100)));
+        let on =
+            Match { path: Some("/v1/".into()), contains: Some("tell me all".into()), ..Match::default() };
+        assert!(decoder.inject(Fault { on, ..long }));
+    }
+    let meanwhile = async {
+        for n in 0..600 {
+            assert_eq!(whole(&memory, &format!("short {n}")).await.0, 200);
+            pass(Duration::from_millis(500)).await;
+        }
+    };
+    let ((status, text), ()) = tokio::join!(whole(&memory, "tell me all"), meanwhile);
+    assert_eq!(status, 200, "{text}");
+    let is_long = |body: &[u8]| body.windows(11).any(|it| it == b"tell me all");
+    let sent = memory.decoders.iter().flat_map(|it| it.seen()).filter(|seen| is_long(&seen.body)).count();
+    assert!(sent <= 2, "it was begun {sent} times");
+}
+
+const BATCH: &str = "/v1/chat/completions/batch";
+const AUDIO: &str = "/v1/audio/transcriptions";
+
+/// A request that a decoder answers alone, by generating.
+async fn alone(memory: &Memory, path: &str) -> (u16, String) {
+    let (kind, body) = match path {
+        BATCH => ("application/json", r#"{"model":"sim","messages":[[{"role":"user","content":"a"}]]}"#.to_owned()),
+        _ => (
+            "multipart/form-data; boundary=x",
+            "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--x--\r\n".to_owned(),
+        ),
+    };
+    let request = Request::post(path).header("host", "gateway").header("content-type", kind);
+    let response = memory.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_decoder_answers_alone_leaves_one_that_hangs() {
+    for path in [BATCH, AUDIO] {
+        let memory = Memory::set(2, &working(), config()).await;
+        streams(&memory, Duration::from_secs(1)).await;
+        for decoder in &memory.decoders {
+            let good = FaultKind::Status(200, Some(r#"{"text":"a"}"#.into()));
+            assert!(decoder.inject(Fault::always(good).on_path(path)));
+        }
+        for _ in 0..4 {
+            assert_eq!(alone(&memory, path).await.0, 200);
+        }
+        memory.decoders[0].clear_faults();
+        assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+        let asked = async {
+            for _ in 0..6 {
+                let sent = Instant::now();
+                let asked = join_all((0..4).map(|_| alone(&memory, path))).await;
+                assert!(asked.iter().all(|(status, _)| *status == 200), "{path}: {asked:?}");
+                assert!(sent.elapsed() < Duration::from_secs(60), "{path}: {:?}", sent.elapsed());
+            }
+        };
+        let others = (0..3).map(async |client| {
+            for n in 0.. {
+                assert_eq!(whole(&memory, &format!("client {client} asks {n}")).await.0, 200);
+                pass(Duration::from_secs(1)).await;
+            }
+        });
+        tokio::select! {
+            () = asked => {}
+            _ = join_all(others) => unreachable!("they never end"),
+        }
+        assert_ne!(breakers(&memory, Role::Decode)[0], State::Closed, "{path}: it rests");
+    }
+}
+
+/// Nothing else is asked for, so that nothing but requests of the kind can tell.
+#[tokio::test(start_paused = true)]
+async fn nor_does_it_need_other_requests_for_that() {
+    for path in [BATCH, AUDIO] {
+        let memory = Memory::set(2, &working(), config()).await;
+        for decoder in &memory.decoders {
+            let good = FaultKind::Status(200, Some(r#"{"text":"a"}"#.into()));
+            assert!(decoder.inject(Fault::always(good).on_path(path)));
+        }
+        for _ in 0..4 {
+            assert_eq!(alone(&memory, path).await.0, 200);
+        }
+        memory.decoders[0].clear_faults();
+        assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+        pass(Duration::from_secs(1)).await;
+        let ask_all = async |times: usize| {
+            for _ in 0..times {
+                let sent = Instant::now();
+                let (status, text) = alone(&memory, path).await;
+                assert_eq!(status, 200, "{path} after {:?}: {text}", sent.elapsed());
+                assert!(sent.elapsed() < Duration::from_secs(60), "{path}: {:?}", sent.elapsed());
+                pass(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::select! {
+            _ = join_all((0..4).map(|_| ask_all(40))) => {}
+            _ = join_all((0..4).map(|_| ask_all(usize::MAX))) => unreachable!("they never end"),
+        }
+    }
 }
 
 /// One prefiller and one decoder, one of which has answered, then failed, and rests.
