@@ -84,8 +84,13 @@ impl Relay {
         tries.tried.extend_from_slice(&decode.shunned);
         let mut may_offer = true;
         loop {
+            // Always in this order: two requests that have left one line each, and stand in the
+            // other's, would wait for each other.
+            if decode.passage.is_none() {
+                decode.passage = self.vacancy(Role::Decode, ask.arrived).await?;
+            }
             self.room_to_prefill(ask, &mut tries).await?;
-            let Placement { reservation, choice } = self.place_for_a_decoder(ask, &tries, decode).await?;
+            let Placement { reservation, choice } = self.place_for_a_decoder(ask, &mut tries, decode).await?;
             let chosen = Chosen { prefiller: reservation.member(), choice, at: Instant::now() };
             tries.start(reservation.instance());
             ledger.leg(reservation.instance());
@@ -143,11 +148,12 @@ impl Relay {
     async fn place_for_a_decoder(
         &self,
         ask: &Ask,
-        tries: &Tries,
+        tries: &mut Tries,
         decode: &mut Tries,
     ) -> Result<Placement, Error> {
         loop {
             if decode.passage.is_none() {
+                tries.passage = tries.passage.take().filter(|_| self.fleet.is_open(Role::Decode));
                 decode.passage = self.vacancy(Role::Decode, ask.arrived).await?;
             }
             let placed = self.place(ask, tries).await?;

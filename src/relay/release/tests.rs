@@ -1,3 +1,4 @@
+use crate::dialect::Dialect;
 use std::time::Duration;
 
 use http::HeaderMap;
