@@ -154,7 +154,10 @@ async fn run(case: &Value) {
         let word = serde_json::json!({"id": "x", "choices": [], "kv_transfer_params": case.get("word")});
         let answer = FaultKind::Events(word.to_string().into());
         assert!(prefiller.inject(Fault::always(answer).on_path(path)));
-        let event = FaultKind::Events("data: {\"id\":\"x\",\"choices\":[]}\n\ndata: [DONE]\n\n".into());
+        let event = FaultKind::Events(
+            "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+                .into(),
+        );
         assert!(decoder.inject(Fault::always(event).on_path(path)));
     }
     let headers = [
