@@ -83,7 +83,7 @@ impl Relay {
             };
             tries.is_moved |= failure.why == FailureKind::Stuck;
             if let Some(guard) = guard.as_mut()
-                && self.room_for_handoff(ask, (&failure, guard), tries).await?
+                && self.room_for_handoff(ask, &failure, guard, tries).await?
             {
                 continue;
             }

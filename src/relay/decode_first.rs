@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use self::pair::{Lost, PairEnd};
 use crate::dialect::shape::Bypass;

@@ -196,7 +196,8 @@ impl Relay {
     pub(super) async fn room_for_handoff(
         &self,
         ask: &Ask,
-        (failure, guard): (&Failure, &mut HandoffGuard),
+        failure: &Failure,
+        guard: &mut HandoffGuard,
         tries: &mut Tries,
     ) -> Result<bool, Error> {
         let Some(status) = failure.turned_away_with().filter(|_| failure.busy()) else { return Ok(false) };
@@ -206,7 +207,7 @@ impl Relay {
         }
         guard.take_back();
         let role = Role::Decode;
-        let has_room = self.room_after((role, failure), ask.arrived, tries).await?
+        let has_room = self.room_after(role, failure, ask.arrived, tries).await?
             || tries.left > 0
                 && self.fleet.has_idle_other(role, &tries.tried)
                 && self.back_off(role, failure, tries.made).await;

@@ -2,8 +2,8 @@
 //! they can't bear the load at all.
 
 use super::virtual_time::LoadTrials;
-use crate::replay::{Capacity, Trial};
 use crate::replay::stats::Estimate;
+use crate::replay::{Capacity, Trial};
 
 /// A policy diverges if one in ten first tokens takes so many times longer than with the best
 /// policy: its queue grows for as long as the trace lasts, and its numbers tell that length.
