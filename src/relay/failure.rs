@@ -19,6 +19,8 @@ pub struct Failure {
     pub detail: String,
     /// Time for which a busy engine asked to be spared (`Retry-After`).
     pub spare: Option<Duration>,
+    /// Not the engine answered, but a proxy before it: the engine does not know of the request.
+    pub by_proxy: bool,
     /// The engine's answer, if the failure is a refusal that another engine has to confirm.
     pub refusal: Option<Box<EngineRefusal>>,
     /// The engine that it is held against, of a leg that was to use another engine's KV.
@@ -96,7 +98,8 @@ impl Failure {
     /// It failed like this; `detail` is for the log.
     pub fn new(why: FailureKind, written: bool, detail: impl Into<String>) -> Failure {
         let (spare, refusal, verdict, since_ms) = (None, None, None, None);
-        Failure { why, written, detail: detail.into(), spare, refusal, verdict, since_ms }
+        let (detail, by_proxy) = (detail.into(), false);
+        Failure { why, written, detail, spare, by_proxy, refusal, verdict, since_ms }
     }
 
     /// The engine has too much to do.

@@ -314,11 +314,12 @@ impl Relay {
             return Ok(response);
         }
         let spare = busy.then(|| refusals::retry_after(response.headers())).flatten();
+        let by_proxy = busy && refusals::is_of_a_proxy(response.headers());
         // Read to its end, or the connection is lost: under overload, of all times.
         let _ =
             tokio::time::timeout(FAILURE_BODY_TIME, collect(response.into_body(), FAILURE_BODY_BYTES)).await;
         let why = if busy { FailureKind::Busy(status) } else { FailureKind::Status };
-        Err(Failure { spare, ..Failure::new(why, true, format!("status {}", status.as_u16())) })
+        Err(Failure { spare, by_proxy, ..Failure::new(why, true, format!("status {}", status.as_u16())) })
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.

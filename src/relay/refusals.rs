@@ -55,6 +55,11 @@ pub fn is_busy(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
+/// True if not an engine answered: vLLM, vLLM-Ascend and SGLang serve by uvicorn, and say so.
+pub(super) fn is_of_a_proxy(headers: &HeaderMap) -> bool {
+    headers.get(header::SERVER).is_some_and(|server| !server.as_bytes().starts_with(b"uvicorn"))
+}
+
 /// True if a status speaks of the engine, or of the way to it, and not of the request's content.
 pub(super) fn is_of_the_engine(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 404 | 405 | 407 | 408 | 421)

@@ -187,9 +187,9 @@ impl Relay {
     /// Waits for a decoder with room for a prompt that is computed, after a busy one turned it away
     /// with its KV unread. True if another one may be asked without a further prefill.
     ///
-    /// That is so where nothing was handed over, and after 429: no engine answers so, but what is
-    /// in front of one, such as a limit of requests. vLLM's own answer is 503
-    /// (`--max-num-queued-reqs`), and 0.32 has the prefiller free the blocks of what it refuses.
+    /// That is so where nothing was handed over, and after the 429 of a proxy before the engine. An
+    /// engine that refuses by itself may have the prefiller free the blocks, as vLLM 0.32 does with
+    /// its 503 (`--max-num-queued-reqs`).
     ///
     /// # Errors
     /// `Overloaded` when all stay busy.
@@ -201,7 +201,8 @@ impl Relay {
         tries: &mut Tries,
     ) -> Result<bool, Error> {
         let Some(status) = failure.turned_away_with().filter(|_| failure.busy()) else { return Ok(false) };
-        let is_unread = guard.handoff().is_none() || status == StatusCode::TOO_MANY_REQUESTS;
+        let is_unread =
+            guard.handoff().is_none() || status == StatusCode::TOO_MANY_REQUESTS && failure.by_proxy;
         if !is_unread || self.speech.now().dialect.binds_pairs() {
             return Ok(false);
         }

@@ -125,7 +125,7 @@ async fn answer(
         }
     };
     let headers = response.headers_mut();
-    headers.insert(header::SERVER, HeaderValue::from_static("uvicorn"));
+    headers.entry(header::SERVER).or_insert(HeaderValue::from_static("uvicorn"));
     if let Some(id) = request_id {
         headers.insert("x-request-id", id);
     }
@@ -178,7 +178,11 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) 
                 let ledger = hub.ledger();
                 if ledger.running + ledger.waiting >= requests {
                     give_back(hub, status, asked);
-                    return Some(scripted(status, None));
+                    let mut refusal = scripted(status, None);
+                    if status == 429 {
+                        refusal.headers_mut().insert(header::SERVER, HeaderValue::from_static("nginx"));
+                    }
+                    return Some(refusal);
                 }
             }
             FaultKind::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),

@@ -29,7 +29,8 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
             let statuses = load(&memory, CLIENTS, REQUESTS).await;
             assert_eq!(failed(&statuses), 0, "{when}: {statuses:?}");
             let prefilled: usize = memory.prefillers.iter().map(taken).sum();
-            // Before anything is known all clients are prefilled. After 429 the hand-off is used; after 503 it may be gone.
+            // Before anything is known all clients are prefilled. After a proxy's 429 the hand-off is used;
+            // after an engine's 503 it may be gone.
             let most = match (prefills, status) {
                 (true, _) => 2 * REQUESTS,
                 (false, 429) => REQUESTS,
@@ -39,5 +40,19 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
             let role = if prefills { Role::Prefill } else { Role::Decode };
             assert_eq!(breakers(&memory, role), [State::Closed; 2], "{when}: full is not broken");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_off_is_used_again_after_a_proxys_refusal_and_not_after_an_engines() {
+    // A proxy's limit, and an engine's own 429: the second may have freed the hand-off's blocks.
+    let refusals = [(FaultKind::Full { requests: 0, status: 429 }, 1), (FaultKind::Status(429, None), 2)];
+    for (refusal, most) in refusals {
+        let memory = Memory::set(1, &super::working(), config()).await;
+        let fault = Fault::once(refusal.clone());
+        assert!(memory.decoders[0].inject(fault.on_path("/v1/")));
+        let statuses = load(&memory, 1, 1).await;
+        assert_eq!(failed(&statuses), 0, "{refusal:?}: {statuses:?}");
+        assert_eq!(taken(&memory.prefillers[0]), most, "{refusal:?}");
     }
 }
