@@ -74,7 +74,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let candidates = gateway.relay.fleet.scheduler().explain(&ask.job);
     let beliefs = gateway.relay.fleet.scheduler().beliefs();
     Ok(json!({
-        "why": why_now(&ask.job, &candidates),
+        "why": why_now(&ask.job, candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect()),
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
         "beliefs": {"named": beliefs.named, "history": beliefs.history},
@@ -139,9 +139,7 @@ struct Candidate<'a> {
 
 /// Reason for which a request would go to the best of these now; the best is the one that costs
 /// least.
-fn why_now(job: &Job, candidates: &[(String, Terms)]) -> String {
-    let mut all: Vec<Candidate<'_>> =
-        candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect();
+fn why_now(job: &Job, mut all: Vec<Candidate<'_>>) -> String {
     all.sort_by(|one, other| one.terms.score_s.total_cmp(&other.terms.score_s));
     match all.as_slice() {
         [] => "no prefiller is there to choose".to_owned(),
@@ -203,8 +201,10 @@ mod tests {
     fn the_reason_is_a_sentence_about_both() {
         let job = Job { prompt_tokens: 4_100, ..Job::default() };
         let said = |candidates: &[(&str, Terms)]| {
-            let all: Vec<_> = candidates.iter().map(|(name, terms)| ((*name).to_owned(), *terms)).collect();
-            why_now(&job, &all)
+            let named = |(name, terms): &'_ (&str, Terms)| (name.to_string(), *terms);
+            let all: Vec<_> = candidates.iter().map(named).collect();
+            let each = all.iter().map(|(name, terms)| Candidate { name: name.clone(), terms });
+            why_now(&job, each.collect())
         };
         assert_eq!(said(&[]), "no prefiller is there to choose");
         assert_eq!(said(&[("p1:1", terms(0, 0.0, 0.4))]), "p1:1: it was the only prefiller to choose");

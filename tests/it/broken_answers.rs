@@ -267,8 +267,8 @@ const REFUSALS: [&str; 4] = [
     r#"{"detail":"no such thing"}"#,
 ];
 
-/// What the SDKs of OpenAI and of Anthropic look at: `error` at the top, and for messages an event named `error` whose data has
-/// `type`, and whose error has one of Anthropic's types.
+/// The SDKs of OpenAI and of Anthropic look at `error` at the top, and for messages at an event
+/// named `error` whose data has `type`, and whose error has one of Anthropic's types.
 #[tokio::test]
 async fn a_refusal_after_a_comment_is_in_the_form_of_its_api() {
     let stage = Stage::set(kept_alive()).await;

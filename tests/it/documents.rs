@@ -124,7 +124,7 @@ fn links_between_documents_lead_somewhere() {
     assert!(dead.is_empty(), "links that lead nowhere:\n{}", dead.join("\n"));
 }
 
-/// Who is woken by an alert is led to what to do.
+/// Each alert leads to a page that says what to do.
 #[test]
 fn every_alert_names_a_runbook_that_is_there() {
     let documents = documents();

@@ -15,7 +15,7 @@ fn stream() -> String {
     json!({"model": "sim", "messages": messages, "max_tokens": 8, "stream": true}).to_string()
 }
 
-/// Who reads the log for what went wrong finds the request that was lost, and how it ended.
+/// The log shows each request that was lost, and how it ended, among its warnings.
 #[tokio::test]
 async fn a_lost_answer_is_a_warning_with_its_outcome() {
     let log = Log::collect();

@@ -62,7 +62,7 @@ fn help_and_version_answer_on_standard_output() {
     assert!(err.contains("a similar argument exists: '--prefiller-hosts'"), "{err}");
 }
 
-/// What is wrong is not to be looked for under two hundred lines of what is right.
+/// Findings are not to be looked for under two hundred lines that are in order.
 #[test]
 fn check_prints_findings_first_and_the_configuration_where_it_is_asked_for() {
     let flags = ["check", "--offline", "--set", "server.admin_port=9999"];

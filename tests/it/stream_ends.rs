@@ -1,5 +1,6 @@
-//! The end of a stream: `[DONE]` without a reason is none, since vLLM and SGLang name a reason for each choice before it unless
-//! they failed; and after a whole answer nobody waits for an engine that keeps its body open.
+//! The end of a stream: `[DONE]` without a reason is none, since vLLM and SGLang name a reason for
+//! each choice before it unless they failed; and after a whole answer nobody waits for an engine
+//! that keeps its body open.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,8 @@ async fn pair() -> Stage {
     Stage::set(Script { prefillers: 1, decoders: 1, ..Script::default() }).await
 }
 
-/// What vLLM sends for a request that was aborted before its first token: the events of a chat that say nothing, and `[DONE]`.
+/// vLLM sends the events of a chat that say nothing, and `[DONE]`, for a request that was aborted
+/// before its first token.
 #[tokio::test]
 async fn an_answer_that_ends_before_any_text_is_tried_elsewhere() {
     let stage = Stage::new().await;
@@ -88,7 +90,8 @@ async fn an_answer_that_ends_without_a_reason_is_broken() {
     stage.end().await;
 }
 
-/// Spellings in which a reason may come: spaces, several choices, an event that has text as well, behind usage.
+/// Spellings in which a reason may come: spaces, several choices, an event that has text as well,
+/// after usage.
 #[tokio::test]
 async fn a_reason_in_any_spelling_ends_an_answer() {
     let stage = pair().await;

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_diverges_is_left_out_unless_all_others_are_compared_with_it() {
+    fn diverging_policies_are_left_out_unless_all_others_are_compared_with_them() {
         let (kept, hidden) = split(&[trial("a", 0.9, 1.0), trial("b", 0.0, 20.1), trial("c", 0.1, 19.9)]);
         assert_eq!(kept.iter().map(|trial| trial.policy).collect::<Vec<_>>(), ["a", "c"]);
         assert_eq!(hidden, ["b"]);

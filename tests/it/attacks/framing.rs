@@ -127,7 +127,8 @@ async fn transfer_encodings_that_are_not_quite_chunked() {
             raw("transfer-encoding: identity\r\ntransfer-encoding: chunked", &good),
             &[501],
         ),
-        // RFC 9112, section 6.1: a coding that is not understood is 501; what is inside the chunks is no JSON text.
+        // RFC 9112, section 6.1: a coding that is not understood is 501; the chunks hold no JSON
+        // text.
         probe("gzip within chunks", te("gzip, chunked"), &[501]),
         probe(
             "gzip and chunks in two lines",

@@ -29,8 +29,8 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
             let statuses = load(&memory, CLIENTS, REQUESTS).await;
             assert_eq!(failed(&statuses), 0, "{when}: {statuses:?}");
             let prefilled: usize = memory.prefillers.iter().map(taken).sum();
-            // Before anything is known all clients are prefilled. After a proxy's 429 the hand-off is used;
-            // after an engine's 503 it may be gone.
+            // Before anything is known all clients are prefilled. After a proxy's 429 the hand-off
+            // is used again; after an engine's 503 it may be gone.
             let most = match (prefills, status) {
                 (true, _) => 2 * REQUESTS,
                 (false, 429) => REQUESTS,

@@ -108,8 +108,8 @@ async fn nor_by_a_client_that_is_alone() {
     }
 }
 
-/// With SGLang a prefill does not end before its decoder has the KV: both legs hang, and the prefiller looks as busy as the
-/// decoder.
+/// With SGLang a prefill does not end before its decoder has the KV: both legs hang, and the
+/// prefiller looks as busy as the decoder.
 #[tokio::test(start_paused = true)]
 async fn a_prefill_that_does_not_end_is_held_against_the_prefiller() {
     let (memory, _listening) = in_dialect(DIALECTS[3], 4).await;

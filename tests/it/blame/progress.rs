@@ -217,7 +217,7 @@ async fn alone(memory: &Memory, path: &str) -> (u16, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_decoder_answers_alone_leaves_one_that_hangs() {
+async fn requests_of_one_decoder_alone_leave_one_that_hangs() {
     for path in [BATCH, AUDIO] {
         let memory = Memory::set(2, &working(), config()).await;
         streams(&memory, Duration::from_secs(1)).await;

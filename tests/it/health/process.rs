@@ -160,9 +160,10 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     assert_eq!(process.said("no prefiller says yet"), 0);
 }
 
-/// A name that requests must carry and that no engine serves: each would be refused by one or the other.
+/// A name that requests must carry and that no engine serves: each request would be refused by the
+/// gateway or by the engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_is_most_likely_not_meant_is_told_once() {
+async fn likely_mistakes_are_told_once() {
     let [p, d] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
     let flags = ["--model", "Qwen3-8B", "--set", "server.admin_port=9999", "--set", "health.probe_ms=2s"];
     let (mut process, _) = Process::gateway(&p, &d, &flags, &[("PD_PROXY_SERVER_PORT", "9000")]);

@@ -30,14 +30,16 @@ impl Journal {
 #[derive(Default)]
 struct Fields {
     id: String,
-    leg: String,
+    role: String,
+    has_route: bool,
 }
 
 impl Fields {
     fn set(&mut self, name: &str, text: String) {
         match name {
             "id" => self.id = text,
-            "leg" => self.leg = text,
+            "role" => self.role = text,
+            "route" => self.has_route = true,
             _ => {}
         }
     }
@@ -72,10 +74,10 @@ impl tracing::Subscriber for Journal {
         let mut all = self.0.lock().unwrap();
         let entry = all.entry(fields.id).or_default();
         let target = event.metadata().target();
-        let access = target.ends_with("account") && *event.metadata().level() == tracing::Level::INFO;
+        let access = target.ends_with("account") && fields.has_route;
         entry.lines += u32::from(access);
-        entry.prefills_failed += u32::from(fields.leg == "prefill");
-        entry.decodes_failed += u32::from(fields.leg == "decode");
+        entry.prefills_failed += u32::from(fields.role == "prefill");
+        entry.decodes_failed += u32::from(fields.role == "decode");
     }
 
     fn enter(&self, _: &tracing::span::Id) {}

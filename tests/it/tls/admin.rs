@@ -5,6 +5,7 @@ use pd_proxy::config::Secret;
 use super::{Running, pair};
 use crate::command::run;
 use crate::common::client;
+use crate::common::time::eventually;
 
 const OPERATORS: [&str; 3] = ["/metrics", "/status", "/debug/route/x"];
 const BOTH: [&str; 5] = ["/health", "/healthz", "/ping", "/readyz", "/healthcheck"];
@@ -18,6 +19,7 @@ async fn with_a_listener_of_their_own_operators_are_answered_there_alone() {
     let gateway = Running::start(config).await.unwrap();
     let admin = gateway.admin.unwrap();
     let get = async |to, path: &str| client::send(to, &client::get(path)).await;
+    eventually("its probes have told", async || get(admin, "/readyz").await.status == 200).await;
     for path in BOTH {
         assert_eq!(get(gateway.at, path).await.status, 200, "{path}");
         assert_eq!(get(admin, path).await.status, 200, "{path}");
