@@ -10,8 +10,8 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::{Api, facts};
-use pd_proxy::tokenization::{TokenizeRequest, tokenize_request};
 use pd_proxy::prompt::{CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, TemplateFiles, Today};
+use pd_proxy::tokenization::{TokenizeRequest, tokenize_request};
 
 const TEMPLATES: [&str; 4] = [
     include_str!("../../golden/templates/qwen3.jinja"),
