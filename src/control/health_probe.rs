@@ -146,6 +146,11 @@ impl Prober {
             Err(ExchangeError::ConnectionRefused(text)) => ProbeOutcome::Refused(text),
             Err(ExchangeError::Failed(text)) => ProbeOutcome::Silent(format!("GET {}: {text}", self.path)),
         };
+        // One that comes back is looked at before its first request: it may be another model, or
+        // another release.
+        if outcome == ProbeOutcome::Alive && engine.roles.iter().any(|it| self.comes_back(it)) {
+            self.ask_models(&engine).await;
+        }
         for role in &engine.roles {
             role.meter().probed(outcome.name());
             self.fleet.probed(role, outcome.answer());
@@ -197,14 +202,24 @@ impl Prober {
         }
     }
 
-    /// Asks which models it serves. An engine that does not answer stays in the fleet.
+    /// True if it rests, and is to be asked what it is.
+    fn comes_back(&self, instance: &Arc<Instance>) -> bool {
+        instance.health().state(self.fleet.now_ms()) != State::Closed && wants_models(instance)
+    }
+
+    /// Asks which models it serves, and its release. An engine that does not answer stays in the
+    /// fleet.
     async fn ask_models(&self, engine: &ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         engine.roles.iter().for_each(|role| role.health().identity().models_asked());
-        let names = facts::model_names(self.call(first, "/v1/models"), self.time).await;
+        let (names, release) = tokio::join!(
+            facts::model_names(self.call(first, "/v1/models"), self.time),
+            facts::release(self.call(first, "/version"), self.time)
+        );
         let names = names.ok().flatten().unwrap_or_default();
         for role in &engine.roles {
             self.fleet.record_models(role, names.clone());
+            self.fleet.record_release(role, release.as_deref());
         }
     }
 

@@ -51,7 +51,7 @@ pub fn names_a_reason(events: &[u8]) -> bool {
 }
 
 /// Skips white space, and the beginning of the next line of data.
-fn skip_space(text: &[u8]) -> &[u8] {
+pub(super) fn skip_space(text: &[u8]) -> &[u8] {
     let text = text.trim_ascii_start();
     text.strip_prefix(b"data:").map_or(text, <[u8]>::trim_ascii_start)
 }

@@ -59,6 +59,12 @@ fn names_nothing(handoff: &Object) -> bool {
     fetches && !handoff.members().any(names)
 }
 
+/// True if a hand-off is one of vLLM's NIXL connectors, whose engines compare their releases:
+/// MooncakeConnectorV1 of vllm-ascend writes other members for parallel sizes.
+pub(super) fn is_of_nixl(handoff: &Object) -> bool {
+    handoff.contains("tp_size") && handoff.contains("remote_request_id")
+}
+
 /// A hash of the name of the engine that made a hand-off (`remote_engine_id`: a uuid, new with each
 /// start of the engine). The ranks of one engine, which add `_dp0`, `_dp1`, …, have the same.
 pub fn engine_id(handoff: &Object) -> Option<u64> {

@@ -32,6 +32,7 @@ pub mod returned;
 mod sglang;
 pub mod shape;
 pub mod signs;
+pub mod streamed_handoff;
 pub mod transfer;
 pub mod usage;
 
@@ -103,6 +104,16 @@ impl Dialect {
     /// True if engines know each other's requests by nothing but their id.
     pub fn meets_by_request_id(self) -> bool {
         self == Dialect::NixlPush
+    }
+
+    /// True if engines compare their releases before KV goes from one to the other; `said`: what a
+    /// prefiller answered.
+    pub fn compares_releases(self, said: &PrefillAnswer) -> bool {
+        match self {
+            Dialect::NixlPush => true,
+            Dialect::KvTransfer => said.params().is_some_and(kv_transfer::is_of_nixl),
+            _ => false,
+        }
     }
 
     /// True if a decoder can compute a prompt itself, and so serve a request alone.

@@ -141,12 +141,16 @@ impl Fleet {
 
     /// Engines of `role` that the hand-offs of `producer` are better not given to.
     pub fn avoided_consumers(&self, producer: InstanceId) -> SmallVec<[InstanceId; 4]> {
-        self.avoided(|pair| (pair.producer == producer).then_some(pair.consumer))
+        let mut avoided = self.of_other_release(Role::Decode, producer);
+        avoided.extend(self.avoided(|pair| (pair.producer == producer).then_some(pair.consumer)));
+        avoided
     }
 
     /// Engines whose hand-offs `consumer` had better not be given.
     pub fn avoided_producers(&self, consumer: InstanceId) -> SmallVec<[InstanceId; 4]> {
-        self.avoided(|pair| (pair.consumer == consumer).then_some(pair.producer))
+        let mut avoided = self.of_other_release(Role::Prefill, consumer);
+        avoided.extend(self.avoided(|pair| (pair.consumer == consumer).then_some(pair.producer)));
+        avoided
     }
 
     fn avoided(&self, partner: impl Fn(Pair) -> Option<InstanceId>) -> SmallVec<[InstanceId; 4]> {

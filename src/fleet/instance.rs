@@ -52,6 +52,8 @@ pub struct Instance {
     handoffs: Handoffs,
     /// Names of its models, as it listed them last; none = it has not said.
     models: Live<Vec<String>>,
+    /// Its release, as it told it last.
+    release: Live<Option<Arc<str>>>,
     draining: AtomicBool,
     meter: LegMeter,
     /// Address by which decoders reach this prefiller, in dialects that need one; learned from it.
@@ -176,6 +178,7 @@ impl Instance {
             uncalled: AtomicU32::new(0),
             handoffs: Handoffs::default(),
             models: Live::new(Vec::new()),
+            release: Live::new(None),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -244,6 +247,15 @@ impl Instance {
 
     pub(super) fn set_models(&self, names: Vec<String>) {
         self.models.set(names);
+    }
+
+    /// Its release, as `GET /version` told it last.
+    pub fn release(&self) -> Option<Arc<str>> {
+        (*self.release.now()).clone()
+    }
+
+    pub(super) fn set_release(&self, release: Option<Arc<str>>) {
+        self.release.set(release);
     }
 
     /// Requests and tokens of context that others gave it, as it says.

@@ -15,6 +15,7 @@ mod models;
 mod pace;
 pub mod pending_decodes;
 mod ranks;
+mod releases;
 mod reports;
 pub mod reservation;
 pub mod roster;
@@ -59,6 +60,17 @@ pub use waiting::Waiting;
 /// Everybody in one role, at one moment.
 pub type Members = Arc<Vec<Arc<Instance>>>;
 
+/// Result of the removal of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// No engine of the role has the address.
+    Unknown,
+    /// The engine has work left and leaves the list when it is done.
+    Draining,
+    /// The engine is in the list no more.
+    Gone,
+}
+
 /// Settings of a fleet's decisions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FleetSettings {
@@ -98,6 +110,8 @@ pub struct Fleet {
     pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
     handoffs: blame::Handoffs,
+    /// Releases of the members, as far as they matter.
+    releases: releases::Releases,
     /// Sources and the members that they want. Held while the list changes; taken before a
     /// role's lock.
     roster: Mutex<Roster>,
@@ -175,6 +189,7 @@ impl Fleet {
             next_id: AtomicU64::new(0),
             pending_decodes: PendingDecodes::default(),
             handoffs: blame::Handoffs::default(),
+            releases: releases::Releases::default(),
             roster: Mutex::default(),
             born: Instant::now(),
         }
@@ -268,20 +283,20 @@ impl Fleet {
     }
 
     /// Takes an engine out of the choice, whoever wanted it: at once when nothing runs on it, else
-    /// as soon as [`Fleet::sweep`] finds that nothing does any more. `None` when it is unknown,
-    /// else whether it still has work.
-    pub fn remove(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
+    /// as soon as [`Fleet::sweep`] finds that nothing does any more.
+    pub fn remove(&self, role: Role, endpoint: &Endpoint) -> Removal {
         let mut roster = self.roster();
         roster.forget(role, endpoint);
         self.leave(role, endpoint)
     }
 
-    fn leave(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
+    fn leave(&self, role: Role, endpoint: &Endpoint) -> Removal {
         let known = {
             // The flag and the scheduler change together, or an addition in between would be undone
             // by half.
             let _turn = self.role_members(role).lock();
-            let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
+            let found = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned();
+            let Some(known) = found else { return Removal::Unknown };
             known.drain();
             if role == Role::Prefill {
                 self.scheduler.drain(known.id(), true);
@@ -291,7 +306,10 @@ impl Fleet {
         self.note_state(&known);
         self.count(role);
         self.sweep(role);
-        Some(self.members(role).iter().any(|i| i.id() == known.id()))
+        match self.members(role).iter().any(|i| i.id() == known.id()) {
+            true => Removal::Draining,
+            false => Removal::Gone,
+        }
     }
 
     /// Drops the drained engines that have no work left; returns how many still drain.

@@ -68,6 +68,7 @@ fn find_others(lists: &[Arc<Vec<String>>]) -> Vec<bool> {
 mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
+    use crate::fleet::Removal;
     use crate::fleet::health::State;
     use crate::route::Policy;
 
@@ -119,7 +120,9 @@ mod tests {
             fleet.record_models(member, vec![name.to_owned()]);
         }
         assert!(members[2].health().serves_other_model());
-        at[..2].iter().for_each(|endpoint| assert!(fleet.remove(Role::Decode, endpoint).is_some()));
+        at[..2]
+            .iter()
+            .for_each(|endpoint| assert_ne!(fleet.remove(Role::Decode, endpoint), Removal::Unknown));
         fleet.record_models(&members[2], vec!["new".to_owned()]);
         assert!(!members[2].health().serves_other_model(), "the others have left");
     }

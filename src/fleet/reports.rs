@@ -257,7 +257,7 @@ fn cause(outcome: Outcome, detail: &str) -> String {
 mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
-    use crate::fleet::Need;
+    use crate::fleet::{Need, Removal};
     use crate::obs::Exposition;
     use crate::route::Policy;
 
@@ -297,7 +297,7 @@ mod tests {
         fleet.add(Role::Decode, endpoint.clone());
         fleet.report(&fleet.members(Role::Decode)[0].clone(), Outcome::Unreachable);
         assert_eq!(shown().as_deref(), Some("2"));
-        assert_eq!(fleet.remove(Role::Decode, &endpoint), Some(false));
+        assert_eq!(fleet.remove(Role::Decode, &endpoint), Removal::Gone);
         assert_eq!(shown().as_deref(), Some("0"));
     }
 

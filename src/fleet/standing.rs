@@ -49,6 +49,11 @@ impl Fleet {
     /// Counts the members of `role` anew, after one has come or left, or its breaker has opened or
     /// closed.
     pub(super) fn count(&self, role: Role) {
+        self.count_members(role);
+        self.update_pairs();
+    }
+
+    fn count_members(&self, role: Role) {
         let role_members = self.role_members(role);
         let mut state = role_members.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let (members, now_ms) = (role_members.members.load(), self.now_ms());

@@ -75,13 +75,13 @@ fn removal_waits_for_the_work_on_that_instance_alone() {
     let reservation = fleet.pick(Role::Prefill, need(1)).unwrap();
     let busy = reservation.instance().endpoint().clone();
     let idle = endpoint(if busy.port == 1 { 2 } else { 1 });
-    assert_eq!(fleet.remove(Role::Prefill, &busy), Some(true));
-    assert_eq!(fleet.remove(Role::Prefill, &idle), Some(false));
+    assert_eq!(fleet.remove(Role::Prefill, &busy), Removal::Draining);
+    assert_eq!(fleet.remove(Role::Prefill, &idle), Removal::Gone);
     assert!(fleet.pick(Role::Prefill, need(1)).is_none(), "the drained one is not chosen");
     drop(reservation);
     assert_eq!(fleet.sweep(Role::Prefill), 0);
     assert_eq!(fleet.members(Role::Prefill).len(), 0);
-    assert_eq!(fleet.remove(Role::Prefill, &busy), None);
+    assert_eq!(fleet.remove(Role::Prefill, &busy), Removal::Unknown);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn each_source_changes_its_own_members_alone() {
     assert_eq!(want(Owner::Configuration, &[]), (0, 2));
     assert_eq!(ports(&fleet), [4]);
     want(Owner::Dns, &[4, 5]);
-    assert_eq!(fleet.remove(Role::Decode, &endpoint(5)), Some(false));
+    assert_eq!(fleet.remove(Role::Decode, &endpoint(5)), Removal::Gone);
     assert_eq!(want(Owner::Dns, &[4, 5]), (0, 0), "an operator removed it");
     assert_eq!(want(Owner::Dns, &[4]), (0, 0));
     assert_eq!(want(Owner::Dns, &[4, 5]), (1, 0), "it was away, and is there again");

@@ -24,7 +24,11 @@ impl Fleet {
 
     /// True if a request that needs a member of `role` has a chance. Before the first good answer
     /// of a role its members are only believed where they are not probed.
+    /// Decoders compute prompts where no prefiller has a decoder of its release.
     pub fn may_serve(&self, role: Role) -> bool {
+        if role == Role::Prefill && self.has_no_equal_pair() {
+            return true;
+        }
         match self.state_counts(role).role() {
             EngineState::Up | EngineState::Degraded => true,
             EngineState::Unknown => !self.settings.probed || self.has_answered(role),
@@ -129,6 +133,7 @@ impl Fleet {
 fn next_try(instance: &Instance, now_ms: u64) -> String {
     match instance.health().rest_ms(now_ms) {
         _ if instance.health().serves_other_model() => "; it is asked again at each probe".to_owned(),
+        _ if instance.health().lacks_partner() => "; it waits for one".to_owned(),
         0 => String::new(),
         rest_ms => format!("; next try in {}", words(rest_ms)),
     }
@@ -148,7 +153,7 @@ fn words(ms: u64) -> String {
 mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
-    use crate::fleet::{FleetSettings, Outcome, ProbeAnswer};
+    use crate::fleet::{FleetSettings, Outcome, ProbeAnswer, Removal};
 
     fn fleet(probed: bool) -> Fleet {
         let fleet = Fleet::with(FleetSettings { probed, ..FleetSettings::default() });
@@ -185,7 +190,7 @@ mod tests {
         assert!(fleet.may_serve(Role::Decode));
         fleet.add(Role::Decode, Endpoint::new("d", 3));
         for port in [1, 2] {
-            assert_eq!(fleet.remove(Role::Decode, &Endpoint::new("d", port)), Some(false));
+            assert_eq!(fleet.remove(Role::Decode, &Endpoint::new("d", port)), Removal::Gone);
         }
         assert_eq!((states(&fleet), fleet.may_serve(Role::Decode)), (vec!["unknown"], true));
         fleet.remove(Role::Decode, &Endpoint::new("d", 3));

@@ -28,6 +28,8 @@ pub enum Reason {
     NoPrefiller,
     /// All prefillers are far behind.
     Saturated,
+    /// No prefiller and decoder of one release are left.
+    OtherRelease,
 }
 
 impl Reason {
@@ -37,6 +39,7 @@ impl Reason {
             Self::Short => "short",
             Self::NoPrefiller => "no_prefiller",
             Self::Saturated => "saturated",
+            Self::OtherRelease => "other_release",
         }
     }
 }
@@ -44,6 +47,9 @@ impl Reason {
 impl BypassRules {
     /// Reason for leaving prefillers out, if there is one.
     pub fn reason(&self, ask: &Ask, fleet: &Fleet) -> Option<Reason> {
+        if fleet.has_no_equal_pair() {
+            return Some(Reason::OtherRelease);
+        }
         if self.without_prefiller && fleet.serving(Role::Prefill) == 0 {
             return Some(Reason::NoPrefiller);
         }

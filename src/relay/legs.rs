@@ -190,6 +190,9 @@ impl Relay {
         for encoder in partners.encoders.iter() {
             self.fleet.handoff_served(encoder, reservation.instance());
         }
+        if !self.fleet.compares_releases() && dialect.compares_releases(&said) {
+            self.fleet.compare_releases();
+        }
         let guard = HandoffGuard::new(ask, handoff, reservation, self.releases.clone());
         let receipt = PrefillReport { relay: self, said, sent, answered: Instant::now(), span };
         Ok(PrefillEnd::Done(Box::new(guard.with(receipt))))

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::dialect::fault::Fault;
 use crate::dialect::finish::FinishWatch;
 use crate::dialect::resume::AbortSign;
-use crate::dialect::{Api, usage};
+use crate::dialect::{Api, streamed_handoff, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::Outcome;
 use crate::relay::Relay;
@@ -198,11 +198,13 @@ impl Stream {
         Some(self.account(out)).filter(|out| !out.is_empty())
     }
 
-    /// Looks at what goes out: how much it is, and whether its usage is to be corrected.
+    /// Looks at what goes out: how much it is, what of it is for engines alone, and if its usage
+    /// is to be corrected.
     fn account(&mut self, out: Bytes) -> Bytes {
         if out.is_empty() {
             return out;
         }
+        let out = streamed_handoff::without_handoffs(&out).unwrap_or(out);
         let api = self.api;
         let events = self.events_before + self.live.as_ref().map_or(0, |live| live.framer.frames());
         let carries_usage = usage::may_carry_usage(&out);

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
-use crate::fleet::Role;
+use crate::fleet::{Removal, Role};
 use crate::server::{Gateway, auth, body, reply};
 
 /// Between looks at whether engines are drained, and the longest that a caller may wait for it.
@@ -130,7 +130,7 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     let mut known: Vec<&Endpoint> = Vec::new();
     for endpoint in &endpoints {
         let waited = gateway.waiting.forget(role, endpoint);
-        if gateway.relay.fleet.remove(role, endpoint).is_some() || waited {
+        if gateway.relay.fleet.remove(role, endpoint) != Removal::Unknown || waited {
             known.push(endpoint);
         }
     }

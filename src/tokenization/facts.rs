@@ -147,6 +147,13 @@ pub async fn model_names(call: RequestBuilder, time: Duration) -> Result<Option<
     Ok(status.is_success().then(names))
 }
 
+/// Sends `call`, which asks an engine for its release, and returns it; `None` if it does not tell
+/// within `time`.
+pub async fn release(call: RequestBuilder, time: Duration) -> Option<String> {
+    let (status, body) = exchange(call, time, VERSION_BYTES).await.ok()?;
+    if status.is_success() { facts::version(&body) } else { None }
+}
+
 /// Reads a good answer by `reader`; else notes the gap.
 fn read<T>(
     path: &'static str,

@@ -62,6 +62,7 @@ pub async fn generate(
         created: unix_s(),
         model: hub.spec.model.clone(),
         details: hub.spec.prompt_details,
+        streams_handoff: hub.spec.streams_handoff,
     };
     let beginning = Gen::begin(hub.clone(), ask.clone(), reply.id.clone(), debt);
     if ask.stream {

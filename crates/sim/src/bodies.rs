@@ -18,6 +18,8 @@ pub struct Reply {
     pub model: String,
     /// True if `prompt_tokens_details` are reported.
     pub details: bool,
+    /// True if each chunk of a stream has the member `kv_transfer_params`, as from vLLM 0.33 on.
+    pub streams_handoff: bool,
 }
 
 /// `system_fingerprint` of every answer.

@@ -17,6 +17,8 @@ pub trait Format: Send {
     fn announce(&mut self, _out: &mut Vec<Bytes>) {}
     /// Events before the first token.
     fn begin(&mut self, counts: Counts, out: &mut Vec<Bytes>);
+    /// Takes what the connector returned for the answer, before its last token.
+    fn hand_over(&mut self, _handoff: Value) {}
     /// Events of one token; `last` on the last one of the whole answer.
     fn piece(&mut self, piece: &Piece, counts: Counts, last: bool, out: &mut Vec<Bytes>);
     /// Events after the last token.
@@ -40,6 +42,8 @@ pub struct Chunks {
     chars: Vec<usize>,
     /// Tokens that each choice has had.
     tokens: Vec<usize>,
+    /// The member that the connector returned.
+    handoff: Value,
 }
 
 impl Chunks {
@@ -54,7 +58,7 @@ impl Chunks {
         );
         let begun = vec![false; ask.n * ask.prompts.len()];
         let (chars, tokens) = (vec![0; begun.len()], vec![0; begun.len()]);
-        Chunks { ask, reply, head, begun, chars, tokens }
+        Chunks { ask, reply, head, begun, chars, tokens, handoff: Value::Null }
     }
 
     fn chat(&self) -> bool {
@@ -70,6 +74,11 @@ impl Chunks {
         }
         let _ = write!(event, "]{tail}}}\n\n");
         event.into()
+    }
+
+    /// The member that chunks have from vLLM 0.33 on.
+    fn handoff_member(&self, handoff: &Value) -> String {
+        if self.reply.streams_handoff { format!(r#","kv_transfer_params":{handoff}"#) } else { String::new() }
     }
 
     /// Usage of one choice so far: vLLM counts its prompt and its tokens alone.
@@ -152,7 +161,8 @@ impl Format for Chunks {
             if self.ask.return_token_ids { bodies::prompt_ids(&self.ask, 0) } else { Value::Null };
         for index in 0..self.begun.len() {
             let usage = self.running_usage(index);
-            let tail = format!(r#"{usage},"prompt_token_ids":{prompt_ids},"prompt_text":null"#);
+            let handoff = self.handoff_member(&Value::Null);
+            let tail = format!(r#"{usage},"prompt_token_ids":{prompt_ids},"prompt_text":null{handoff}"#);
             let choice = format!(
                 r#""index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null"#
             );
@@ -160,7 +170,11 @@ impl Format for Chunks {
         }
     }
 
-    fn piece(&mut self, piece: &Piece, _: Counts, _: bool, out: &mut Vec<Bytes>) {
+    fn hand_over(&mut self, handoff: Value) {
+        self.handoff = handoff;
+    }
+
+    fn piece(&mut self, piece: &Piece, _: Counts, last: bool, out: &mut Vec<Bytes>) {
         if let Some(tokens) = self.tokens.get_mut(piece.choice) {
             *tokens += 1;
         }
@@ -169,6 +183,8 @@ impl Format for Chunks {
         if piece.finish.is_some() && !self.ask.include_usage {
             let _ = write!(tail, r#","system_fingerprint":"{FINGERPRINT}""#);
         }
+        let handoff = if last { self.handoff.take() } else { Value::Null };
+        tail.push_str(&self.handoff_member(&handoff));
         out.push(self.chunk(&choice, &tail));
         if let Some(begun) = self.begun.get_mut(piece.choice) {
             *begun = true;
@@ -189,8 +205,9 @@ impl Format for Chunks {
                 ),
             };
             let total = prompt + output;
+            let handoff = self.handoff_member(&Value::Null);
             let tail = format!(
-                r#","usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{output}{details}}},"system_fingerprint":"{FINGERPRINT}""#
+                r#","usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{output}{details}}},"system_fingerprint":"{FINGERPRINT}"{handoff}"#
             );
             out.push(self.chunk("", &tail));
         }

@@ -58,8 +58,20 @@ fn own_engine(hub: &Hub, engine_id: Option<&str>) -> Result<(), ApiFailure> {
     }
 }
 
+/// The handshake of vLLM's NIXL connectors compares a hash that has the release in it
+/// (`nixl/metadata.py`).
+fn same_release(hub: &Hub, reader: Option<&str>) -> Result<(), ApiFailure> {
+    let is_nixl = matches!(hub.spec.connector, Connector::Handoff | Connector::Push);
+    let compares = is_nixl && hub.spec.compares_versions;
+    if compares && reader.is_some_and(|version| version != hub.spec.version) {
+        return Err(ApiFailure::detail(409, "NIXL compatibility hash mismatch"));
+    }
+    Ok(())
+}
+
 fn read(hub: &Hub, query: &Query<'_>) -> Result<Value, ApiFailure> {
     own_engine(hub, query.get("engine_id"))?;
+    same_release(hub, query.get("version"))?;
     let ids: Option<Vec<u32>> = query
         .get("blocks")
         .filter(|ids| !ids.is_empty())

@@ -401,7 +401,7 @@ async fn pull(hub: &Arc<Hub>, debt: &mut ReceivedHandoff, blocks: usize) -> Resu
         hub.die("assert num_decode_blocks <= len(prefill_group)");
         return Err(ApiFailure::dead());
     };
-    let contents = side::pull(hub.gate.net(), &source, ids).await;
+    let contents = side::pull(hub.kv_reader(), &source, ids).await;
     if contents.is_ok() {
         debt.paid();
     }

@@ -14,6 +14,7 @@ use super::faults::{Fault, FaultKind, Script};
 use super::handoff::Source;
 use super::ledger::{Ledger, Release};
 use super::pool::ToStore;
+use super::side;
 use super::socket::Entry;
 use super::spec::EngineSpec;
 
@@ -123,6 +124,11 @@ impl Hub {
             seen: Mutex::default(),
             heard: Mutex::default(),
         }
+    }
+
+    /// This engine, as it reads the KV of others.
+    pub fn kv_reader(&self) -> side::KvReader<'_> {
+        side::KvReader { net: self.gate.net(), version: &self.spec.version }
     }
 
     /// The data-parallel rank of a request that asks for none.

@@ -49,7 +49,7 @@ pub(super) async fn fetch(
         // Expired, or another engine: the load fails, and with it the request.
         Ok(None) | Err(_) => return Err(ApiFailure::internal()),
     }
-    let contents = side::pull(hub.gate.net(), source, ids).await.map_err(|_| ApiFailure::internal())?;
+    let contents = side::pull(hub.kv_reader(), source, ids).await.map_err(|_| ApiFailure::internal())?;
     let whole = end / block_tokens - cached;
     let (keys, contents) = (keys.get(cached..cached + whole), contents.get(..whole));
     let (Some(keys), Some(contents)) = (keys, contents) else { return Ok(0) };

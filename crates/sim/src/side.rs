@@ -25,17 +25,27 @@ const RELEASE_PATH: &str = "/sim/kv/release";
 /// Bytes a side channel answer may have.
 const ANSWER_BYTES: usize = 16 << 20;
 
+/// An engine that reads the KV of another one.
+#[derive(Clone, Copy, Debug)]
+pub struct KvReader<'a> {
+    /// The network that it is in; `None` = the machine's.
+    pub net: Option<&'a Arc<Net>>,
+    /// Its release, which NIXL's handshake compares.
+    pub version: &'a str,
+}
+
 /// Reads the contents of `blocks`, then gives the hand-off back.
-pub async fn pull(net: Option<&Arc<Net>>, source: &Source, blocks: &[u32]) -> io::Result<Vec<u64>> {
+pub async fn pull(reader: KvReader<'_>, source: &Source, blocks: &[u32]) -> io::Result<Vec<u64>> {
     timeout(EXCHANGE_TIMEOUT, async {
-        let mut peer = Peer::connect(net, source).await?;
+        let mut peer = Peer::connect(reader.net, source).await?;
         let mut contents: Vec<u64> = Vec::with_capacity(blocks.len());
         // An empty list is asked for too: the peer says whether it is the engine that is meant.
         let first = blocks.get(..blocks.len().min(BLOCKS_PER_CALL)).unwrap_or_default();
         let rest = blocks.get(first.len()..).unwrap_or_default();
         for some in std::iter::once(first).chain(rest.chunks(BLOCKS_PER_CALL)) {
             let ids = some.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-            let path = format!("/sim/kv?engine_id={}&blocks={ids}", source.engine_id);
+            let (engine_id, version) = (&source.engine_id, reader.version);
+            let path = format!("/sim/kv?engine_id={engine_id}&version={version}&blocks={ids}");
             contents.extend(serde_json::from_slice::<Vec<u64>>(&peer.call("GET", &path, "").await?)?);
         }
         if contents.len() != blocks.len() {

@@ -105,6 +105,12 @@ pub struct EngineSpec {
     pub prompt_details: bool,
     /// Version that `GET /version` tells.
     pub version: String,
+    /// True if KV goes to engines of the same version alone, with NIXL's connectors (vLLM:
+    /// `enforce_handshake_compat`).
+    pub compares_versions: bool,
+    /// True if each chunk of a stream has `kv_transfer_params`, null but for the last (vLLM from
+    /// 0.33 on).
+    pub streams_handoff: bool,
     /// `root` in `GET /v1/models` (vLLM: the value of `--model`); `None` = `/models/` and the
     /// served name.
     pub root: Option<String>,
@@ -150,6 +156,8 @@ impl Default for EngineSpec {
             store_delay_ms: 0,
             prompt_details: true,
             version: "0.32.0".to_owned(),
+            compares_versions: true,
+            streams_handoff: false,
             root: None,
             hash_algo: "sha256".to_owned(),
             prefix_caching: true,

@@ -142,13 +142,15 @@ impl Sse {
                     Err(until_us) => *sleep = Some(Box::pin(generation.sleep_until_us(until_us))),
                     Ok(pieces) => {
                         let done = generation.done();
+                        if done {
+                            // The engine holds it also where streams don't tell.
+                            self.format.hand_over(generation.settle(&self.id));
+                        }
                         for (i, piece) in pieces.iter().enumerate() {
                             let last = done && i + 1 == pieces.len();
                             self.format.piece(piece, generation.counts, last, &mut made);
                         }
                         if done {
-                            // Streams carry no hand-off, but the engine holds one all the same.
-                            generation.settle(&self.id);
                             self.format.end(generation.counts, &mut made);
                             self.phase = Phase::Ended;
                         }

@@ -21,8 +21,9 @@ pub use identity::Identity;
 pub use rules::Rules;
 pub use state::{EngineState, News, StateCounts, StateRecord};
 
-/// Rest of an engine that serves another model, in ms. It ends by the engine's next list of models.
-const OTHER_MODEL_REST_MS: u64 = 3_600_000;
+/// Rest of an engine that serves another model or lacks a partner, in ms. It ends by what this or
+/// another engine tells of itself next.
+const OUT_REST_MS: u64 = 3_600_000;
 
 /// The health of one engine in one role. Times are milliseconds of the fleet's clock.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Health {
     handoff_failures: AtomicU64,
     /// True while its list of models is not the fleet's.
     serves_other_model: AtomicBool,
+    /// True while no engine that serves can read its KV, for its release.
+    lacks_partner: AtomicBool,
     /// True once it has answered a probe or a request well.
     answered: AtomicBool,
     /// True while [`Health::record`] has a cause, so that a request that went well need not lock.
@@ -80,6 +83,7 @@ impl Health {
             credit: AtomicBool::new(false),
             handoff_failures: AtomicU64::new(0),
             serves_other_model: AtomicBool::new(false),
+            lacks_partner: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             has_cause: AtomicBool::new(false),
             record: Mutex::default(),
@@ -94,15 +98,15 @@ impl Health {
 
     /// Time for which it should still be left alone.
     pub fn rest_ms(&self, now_ms: u64) -> u64 {
-        if self.serves_other_model() {
-            return OTHER_MODEL_REST_MS;
+        if self.is_out() {
+            return OUT_REST_MS;
         }
         self.lock().rest_ms(now_ms)
     }
 
     /// Standing of the engine for a request with this random number.
     pub fn standing(&self, now_ms: u64, dice: u64) -> Standing {
-        if self.serves_other_model() {
+        if self.is_out() {
             return Standing::Resting;
         }
         let breakers = self.lock();
@@ -110,13 +114,30 @@ impl Health {
         legs.max(breakers.handoffs.standing(now_ms, dice, &self.rules))
     }
 
-    /// The state of its breakers, the graver one. An engine that serves another model counts as
-    /// open.
+    /// The state of its breakers, the graver one. An engine that serves another model, or lacks a
+    /// partner, counts as open.
     pub fn state(&self, now_ms: u64) -> State {
-        if self.serves_other_model() {
-            return State::Open;
-        }
-        self.lock().state(now_ms)
+        if self.is_out() { State::Open } else { self.lock().state(now_ms) }
+    }
+
+    /// The same, whether or not it has a partner.
+    pub fn state_of_itself(&self, now_ms: u64) -> State {
+        if self.serves_other_model() { State::Open } else { self.lock().state(now_ms) }
+    }
+
+    /// True while it is left alone for what it is, and not for what it does.
+    pub fn is_out(&self) -> bool {
+        self.serves_other_model() || self.lacks_partner()
+    }
+
+    /// True while no engine that serves can read its KV, for its release.
+    pub fn lacks_partner(&self) -> bool {
+        self.lacks_partner.load(Ordering::Relaxed)
+    }
+
+    /// Records that no engine can read its KV, or that one can again. True if that is news.
+    pub fn set_lacks_partner(&self, lacks: bool) -> bool {
+        self.lacks_partner.swap(lacks, Ordering::Relaxed) != lacks
     }
 
     /// State of an engine that does not drain.

@@ -16,7 +16,7 @@ const STATES = {
   unknown: ['unknown', 'warn'], up: ['up', 'good'], degraded: ['degraded', 'warn'], down: ['down', 'bad'], draining: ['draining', 'quiet'],
 };
 const DETAILS = {
-  warming: 'warming up', in_doubt: 'failed a moment ago', on_trial: 'tried with one request', other_model: 'serves another model',
+  warming: 'warming up', in_doubt: 'failed a moment ago', on_trial: 'tried with one request', other_model: 'serves another model', no_partner: 'no partner of its release',
 };
 const WHY = {
   only: 'the only one', cached: 'less to compute', sooner: 'free sooner', alike: 'as good as the next', policy: 'policy or sharing',

@@ -147,6 +147,30 @@ async fn decoders_kv_params_do_not_reach_clients() {
     stage.end().await;
 }
 
+/// vLLM 0.33 says in the last chunk of a stream what its connector returned.
+#[tokio::test]
+async fn kv_params_in_streams_do_not_reach_clients() {
+    for path in [PATH, "/v1/chat/completions"] {
+        let mut script = two_way(true, 60_000);
+        script.engine.streams_handoff = true;
+        let stage = stage(script).await;
+        let text = "a question ".repeat(30);
+        let more = json!({"prompt": text, "messages": [{"role": "user", "content": text}], "stream": true,
+            "max_tokens": 9, "model": "sim"});
+        let answer = stage.post(path, &more.to_string()).await;
+        assert_eq!((answer.status, answer.complete, answer.done()), (200, true, true), "{}", answer.text());
+        let told = |event: &Value| event.get("kv_transfer_params").cloned();
+        let events = answer.events();
+        assert!(
+            events.len() >= 9 && events.iter().all(|event| told(event) == Some(Value::Null)),
+            "{events:?}"
+        );
+        let held: usize = stage.decoders.iter().map(|d| d.ledger().pinned_handoffs).sum();
+        assert_eq!(held, 1, "the decoder keeps it");
+        stage.end().await;
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_asked_or_offered_where_it_is_off_but_addresses_stay_inside() {
     let stage = stage(two_way(false, 60_000)).await;

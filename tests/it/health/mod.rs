@@ -6,6 +6,7 @@ mod engines;
 mod loops;
 mod process;
 mod reload;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ async fn is_member(gateway: SocketAddr, role: &str, engine: SocketAddr) -> bool 
 /// Requests, one after the other in each of a few tasks, until [`Load::end`].
 struct Load {
     on: Arc<AtomicBool>,
-    clients: JoinSet<Vec<u16>>,
+    clients: JoinSet<Vec<client::Raw>>,
 }
 
 impl Load {
@@ -80,12 +81,12 @@ impl Load {
         for client in 0..4 {
             let on = on.clone();
             clients.spawn(async move {
-                let mut statuses = Vec::new();
+                let mut answers = Vec::new();
                 while on.load(Ordering::Relaxed) {
-                    let body = chat(&format!("{client}: request {}", statuses.len()));
-                    statuses.push(client::send(gateway, &post(CHAT, &body)).await.status);
+                    let body = chat(&format!("{client}: request {}", answers.len()));
+                    answers.push(client::send(gateway, &post(CHAT, &body)).await);
                 }
-                statuses
+                answers
             });
         }
         Load { on, clients }
@@ -94,9 +95,10 @@ impl Load {
     /// All of them were answered.
     async fn end(self) -> usize {
         self.on.store(false, Ordering::Relaxed);
-        let statuses = self.clients.join_all().await.concat();
-        let bad: Vec<&u16> = statuses.iter().filter(|status| **status != 200).collect();
-        assert!(bad.is_empty(), "of {}: {bad:?}", statuses.len());
-        statuses.len()
+        let answers: Vec<client::Raw> = self.clients.join_all().await.into_iter().flatten().collect();
+        let bad: Vec<String> =
+            answers.iter().filter(|answer| answer.status != 200).map(client::Raw::text).collect();
+        assert!(bad.is_empty(), "of {}: {bad:?}", answers.len());
+        answers.len()
     }
 }

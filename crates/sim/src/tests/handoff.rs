@@ -132,6 +132,18 @@ async fn a_stream_on_the_prefiller_pins_but_tells_nobody() {
 }
 
 #[tokio::test]
+async fn from_033_on_every_chunk_has_the_member_and_the_last_tells() {
+    let spec = EngineSpec { streams_handoff: true, ..EngineSpec::default() };
+    let p = Engine::start(spec, ANY).await.unwrap();
+    let body = with(&prefill_leg(&completion(PROMPT)), json!({"stream": true, "max_tokens": 3}));
+    let answer = post(&p, "/v1/completions", &body).await.body();
+    let chunks: Vec<&str> = answer.split("\n\n").filter(|chunk| chunk.contains("\"choices\"")).collect();
+    assert_eq!(chunks.len(), 3, "{answer}");
+    assert!(chunks[..2].iter().all(|chunk| chunk.ends_with(",\"kv_transfer_params\":null}")), "{answer}");
+    assert!(chunks[2].contains("\"remote_block_ids\":"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_before_the_prefill_is_over_strands_nothing() {
     let spec = EngineSpec { prefill_tokens_per_s: 1.0, ..EngineSpec::default() };
     let p = Engine::start(spec, ANY).await.unwrap();
