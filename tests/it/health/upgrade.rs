@@ -33,7 +33,11 @@ async fn upgrade(stage: &Stage, engine: Engine, role: Role) -> Engine {
     let at = engine.addr();
     engine.stop().await;
     // A real engine takes tens of seconds to start, in which requests or probes find it away.
-    eventually("it is missed", async || member(stage.gateway, name(role), at).await["state"] == "down").await;
+    eventually("it is missed", async || {
+        let member = member(stage.gateway, name(role), at).await;
+        member["state"] == "down" && member["failures"] != 0
+    })
+    .await;
     let spec = EngineSpec { role, version: NEW.into(), ..fast() };
     let next = Engine::start(spec, at).await.unwrap();
     eventually("the gateway knows its release", async || release(stage, role, at).await == NEW).await;
