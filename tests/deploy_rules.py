@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import urllib.parse
 
 import kubernetes_validate
 
@@ -15,6 +16,8 @@ try:
     import tomllib
 except ImportError:
     import tomli as tomllib
+
+from pod_security import restricted
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RELEASES = ["1.25", "1.37"]
@@ -62,8 +65,7 @@ class Manifests:
 
     @property
     def toml(self):
-        one, = self.all("ConfigMap")
-        text, = one["data"].values()
+        text, = (text for doc in self.all("ConfigMap") for name, text in doc["data"].items() if name.endswith(".toml"))
         return text
 
     @property
@@ -194,8 +196,10 @@ def ports(files, config):
 def ways(spec, files, config, told):
     """What the NetworkPolicy lets in and out is what there is."""
     opened = [[(port["port"], port["protocol"]) for port in rule["ports"]] for rule in spec["ingress"]]
-    if opened != [[(told["http"], "TCP")], [(told["admin"], "TCP")]] or not spec["ingress"][1].get("from"):
-        yield f"ingress of the NetworkPolicy is {spec['ingress']}, expected {told}, the second for some"
+    inwards, outwards = event_ports(config)
+    expected = [[(told["http"], "TCP")], [(told["admin"], "TCP")]] + ([[(port, "TCP") for port in inwards]] if inwards else [])
+    if opened != expected or not all(rule.get("from") for rule in spec["ingress"][1:]):
+        yield f"ingress of the NetworkPolicy is {spec['ingress']}, expected {expected}, all but the first for some"
     out = {(port["protocol"], port["port"]) for rule in spec["egress"] for port in rule["ports"]}
     asks = files.kubernetes
     wanted = {("UDP", 53), ("TCP", 53), ("TCP", config["dialect"]["bootstrap_port"])} | (API_PORTS if asks else set())
@@ -203,8 +207,28 @@ def ways(spec, files, config, told):
     listed += [name.rsplit(":", 1)[1] for name in dns(files)]
     listed += [port for role in ["prefill", "decode"] for port in asks.get(f"{role}_ports", [])]
     wanted |= {("TCP", int(port) if port.isdigit() else port) for port in listed} | files.more_out
+    wanted |= {("TCP", port) for port in outwards + called_ports(config)}
     if out != wanted:
         yield f"egress of the NetworkPolicy is {sorted(out, key=str)}, expected {sorted(wanted, key=str)}"
+
+
+def event_ports(config):
+    """Ports at which engines publish to the gateway, and those at which it listens to engines."""
+    events = config["events"]
+    if not events["listen"]:
+        return [], []
+    usual = [port + rank for port in (events["port"], events["replay_port"]) if port for rank in range(events["ranks"])]
+    named = [(host, int(port)) for text in events["endpoints"] for host, port in re.findall(r"tcp://(\S+):(\d+)", text)]
+    return [port for host, port in named if host == "*"], usual + [port for host, port in named if host != "*"]
+
+
+def called_ports(config):
+    """Ports of the pool, of bootstrap servers elsewhere, and of the collector of spans."""
+    names = config["pool"]["addresses"] + config["pool"]["admins"] + config["dialect"]["bootstraps"]
+    if endpoint := config["trace"]["endpoint"]:
+        url = urllib.parse.urlsplit(endpoint)
+        names = names + [f":{url.port or {'http': 80, 'https': 443}[url.scheme]}"]
+    return [int(name.rsplit(":", 1)[1]) for name in names]
 
 
 def dns(files):
@@ -291,17 +315,15 @@ def times(files, config):
 
 
 def safety(files, _):
-    pod, own = files.pod["spec"], files.container["securityContext"]
-    context = pod["securityContext"]
-    if not (context["runAsNonRoot"] and context["runAsUser"] and context["seccompProfile"] == {"type": "RuntimeDefault"}):
-        yield "the pod may run as root, or without seccomp"
-    wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-    if own != wanted:
-        yield f"the container's securityContext is {own}"
+    pod = files.pod["spec"]
+    context = pod.get("securityContext", {})
+    yield from restricted(pod)
+    if not files.container.get("securityContext", {}).get("readOnlyRootFilesystem"):
+        yield "the container may write to its file system"
     if pod["enableServiceLinks"]:
         yield "the pod is given what it does not need"
     user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.M)
-    if user.groups() != (str(context["runAsUser"]), str(context["runAsGroup"])):
+    if user.groups() != (str(context.get("runAsUser", user[1])), str(context.get("runAsGroup", user[2]))):
         yield "the image's user is another"
 
 

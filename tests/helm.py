@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Proves the chart of config/helm, as tests/helm/render.go renders it: what that stands for of helm, it says itself.
+"""Proves the chart of config/helm, as tests/helm/render.go renders it, and that Helm's own engine makes the same of it: Helm's Go packages, as a
+Python package has them. What render.go does not stand for of helm, it says itself.
 
 * With its default values the chart says what the manifests of config/kubernetes say, but for differences that are listed here with their reasons;
   where engines are found by DNS, what those of `dns` say. The presets are what the guides have.
 * Rendered by each of many values, what comes out is what Kubernetes' schemas allow, agrees with itself and with the program (deploy_rules.py),
   and is the same whatever type helm gives to numbers. Every value is set somewhere, and every one that is set changes something.
 * Values that make no sense are refused, by a message that names them and says what to do.
-* A gateway runs by a rendered ConfigMap.
+* Pods fit the profile `restricted` of pod security, and by values-openshift.yaml OpenShift's constraint restricted-v2.
+* A gateway runs by a rendered ConfigMap; the key in the chart's own Secret is one that the Secret's keys.toml knows.
 
 At the end faults are planted in the chart, which must be found. Started by helm.sh. Exit status 0: all as it should be.
 """
 import argparse
+import base64
 import copy
+import hashlib
 import json
 import pathlib
 import re
@@ -24,13 +28,16 @@ import yaml
 
 import deploy
 import deploy_live
-from deploy_rules import ROOT, Manifests, agreement, dns, fits, headless, merged
+from deploy_rules import ROOT, Manifests, agreement, dns, fits, headless, merged, tomllib
+from helm_itself import Helm
 from helm_values import CASES, DIFFERENCES, FAULTS, REFUSED, leaves
+from pod_security import openshift
 
 CHART = ROOT / "config/helm/pd-proxy"
 NUMBERS = ["float64", "json", "int64"]
 # The fields of the Prometheus operator's own kind, which is in no schema of Kubernetes, as its documentation has them.
 ENDPOINT = {"port", "path", "interval", "scheme", "tlsConfig", "relabelings"}
+RULE = {"alert", "expr", "for", "labels", "annotations"}
 
 
 class Refused(Exception):
@@ -74,6 +81,10 @@ class Chart:
 
 def fitting(doc):
     """What schemas have against a manifest."""
+    if doc["kind"] == "PrometheusRule":
+        groups = doc["spec"]["groups"]
+        good = all(group.keys() == {"name", "rules"} and all(rule.keys() <= RULE for rule in group["rules"]) for group in groups)
+        return [] if good and doc["apiVersion"] == "monitoring.coreos.com/v1" else [f"PrometheusRule has {groups}"]
     if doc["kind"] != "ServiceMonitor":
         return fits(f"{doc['kind']} {doc['metadata']['name']}", doc)
     spec = doc["spec"]
@@ -113,21 +124,61 @@ def defaults(chart):
     by_dns = chart.manifests({"discovery": {"mode": "dns"}})
     kinds = ("ConfigMap", "Service")
     plain_docs = plain.by_dns.all("Service") + plain.by_dns.all("ConfigMap") + plain.manifests["dns/engines.yaml"]
-    allowed = [pattern for pattern in DIFFERENCES if "RoleBinding" not in pattern] + [r"^Service > pd-proxy-\w+ > metadata > labels > "]
+    allowed = [pattern for pattern in DIFFERENCES if not re.search("RoleBinding|Secret", pattern)] + [r"^Service > pd-proxy-\w+ > metadata > labels > "]
     yield from same("dns", plain_docs, [doc for kind in kinds for doc in by_dns.all(kind)], allowed)
     engines = [by_dns.of("Service", name.split(":")[0]) for name in dns(by_dns)]
     yield from headless("dns", engines, dns(by_dns))
+    yield from own_keys(chart.manifests({}).of("Secret"))
+
+
+def own_keys(secret):
+    """The key of the first client is the one whose hash keys.toml has."""
+    said = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
+    key, = tomllib.loads(said["keys.toml"])["key"]
+    if key["sha256"] != hashlib.sha256(said["CLIENT_API_KEY"].encode()).hexdigest():
+        yield f"the key in the chart's own Secret opens nothing: {said}"
+
+
+def itself(chart, helm):
+    """Where Helm's own engine makes something else of the chart."""
+    cases = {path.name: path for path in chart.presets} | {"defaults": {}} | {name: values for name, (values, _) in CASES.items()}
+    for name, values in cases.items():
+        ours, theirs = chart.files(values), helm.files(values)
+        for file in sorted(ours.keys() | theirs.keys()):
+            if parsed(file, ours.get(file)) != parsed(file, theirs.get(file)):
+                yield f"{name}: Helm makes another {file}: {theirs.get(file)}"
+    for name, (values, words) in REFUSED.items():
+        try:
+            helm.files(values)
+            yield f"{name}: Helm does not refuse it"
+        except Refused as error:
+            # What the schema refuses Helm says in words of its own.
+            if words[0].split(".")[-1] not in str(error):
+                yield f"{name}: Helm's {str(error)!r} does not say {words[0]}"
+    yield from (f"helm lint: {finding}" for finding in helm.lint())
+
+
+def parsed(file, text):
+    """What a file says, without what is another each time."""
+    if text is None or file == "NOTES.txt":
+        return text
+    docs = [doc for doc in yaml.load_all(text, deploy.Strict) if doc]
+    for doc in docs:
+        if doc["kind"] == "Secret":
+            doc["data"] = sorted(doc["data"])
+    return docs
 
 
 def presets(chart):
     """Kthena's labels are those of dns/kthena.yaml, EMS's ports those of config/ems.toml."""
-    if [path.name for path in chart.presets] != ["values-ems-cce.yaml", "values-kthena.yaml"]:
+    if [path.name for path in chart.presets] != ["values-ems-cce.yaml", "values-kthena.yaml", "values-openshift.yaml"]:
         yield f"presets are {chart.presets}"
         return
+    yield from (f"values-openshift.yaml: {problem}" for problem in openshift(chart.manifests(chart.presets[2]).pod["spec"]))
     labels = {doc["metadata"]["name"]: doc["spec"]["selector"] for doc in deploy.Files().manifests["dns/kthena.yaml"]}
     ems = deploy.tomllib.loads((ROOT / "config/ems.toml").read_text())
     ports = {"values-ems-cce.yaml": (ems["server"]["port"], ems["fleet"]["prefill"][0].rsplit(":", 1)[1]), "values-kthena.yaml": (8000, "8000")}
-    for path in chart.presets:
+    for path in chart.presets[:2]:
         preset = chart.manifests(path)
         for role, many in [("prefill", "prefillers"), ("decode", "decoders")]:
             wanted = ",".join(f"{key}={value}" for key, value in labels[f"pd-proxy-{many}"].items())
@@ -166,6 +217,7 @@ def rendered(chart, program, name, values):
     said = yaml.safe_load(values.read_text()) if isinstance(values, pathlib.Path) else values
     policy = said.get("networkPolicy", {})
     files.more_out = {("TCP", port) for port in policy.get("enginePorts", [])}
+    files.more_out |= {(protocol, port) for port in policy.get("dnsPorts", []) for protocol in ("TCP", "UDP")}
     files.more_out |= {(port.get("protocol", "TCP"), port["port"]) for rule in policy.get("extraEgress", []) for port in rule["ports"]}
     files.rights_elsewhere = said.get("rbac", {}).get("create") is False
     files.account_elsewhere = said.get("serviceAccount", {}).get("create") is False
@@ -191,7 +243,8 @@ def cases(chart, program):
     for path in chart.presets:
         yield from rendered(chart, program, path.name, path)
     yield from rendered(chart, program, "defaults", {})
-    unset = set(leaves(yaml.safe_load((chart.folder / "values.yaml").read_text())))
+    # But for what the profile `restricted` lets nobody change.
+    unset = {path for path in leaves(yaml.safe_load((chart.folder / "values.yaml").read_text())) if not {"podSecurityContext", "securityContext"} & set(path)}
     for name, (values, expected) in CASES.items():
         yield from case(chart, program, name, values, expected)
         for path in leaves(values):
@@ -283,7 +336,8 @@ def main():
     parser.add_argument("--renderer", required=True, type=pathlib.Path)
     given = parser.parse_args()
     program, chart = str(pathlib.Path(given.program).resolve()), Chart(given.renderer.resolve(), CHART)
-    found = list(problems(chart, program))
+    helm = Helm(CHART, Refused)
+    found = list(problems(chart, program)) or list(itself(chart, helm))
     if not found:
         files = chart.manifests({"discovery": {"mode": "dns"}})
         found = deploy_live.problems(program, files, merged(program, files)[0])
@@ -293,7 +347,7 @@ def main():
         raise SystemExit(1)
     print(f"helm: the chart says what the plain manifests say; by {len(CASES)} sets of values and {len(chart.presets)} presets it agrees with the program; "
           f"{len(REFUSED)} are refused; a gateway runs by it")
-    print(f"helm: {self_test(chart.renderer, program)} planted faults were found. Rendered by tests/helm/render.go, not by helm")
+    print(f"helm: {self_test(chart.renderer, program)} planted faults were found. Helm {helm.version} renders the same as tests/helm/render.go")
 
 
 if __name__ == "__main__":

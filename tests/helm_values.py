@@ -1,4 +1,5 @@
 """Values for helm.py: by which the chart is rendered, which it refuses, where it differs from the plain manifests, and what is planted."""
+import json
 
 # Where the chart's defaults may differ from config/kubernetes, and why. Each one must.
 DIFFERENCES = {
@@ -10,6 +11,8 @@ DIFFERENCES = {
     r"^RoleBinding > pd-proxy > subjects > 0 > namespace$": "the release's namespace",
     # What Kubernetes takes where nothing is said, said because it is a value.
     r"^Service > pd-proxy > spec > type$": "ClusterIP",
+    # The chart makes what the plain manifests have made by hand.
+    r"^Secret > pd-proxy > ": "keys of a first client and of operators",
 }
 
 ENGINES = {"podSelector": {"matchLabels": {"app": "vllm"}}}
@@ -55,9 +58,9 @@ CASES = {
         {"discovery": {"mode": "static", "prefill": {"hosts": ["10.0.0.1:7100", "https://p2:7101"]}, "decode": {"hosts": ["[fd00::1]:7200"]}}},
         lambda m: m.said["fleet"]["decode"] == ["[fd00::1]:7200"] and "to" not in policy(m)["egress"][1]),
     "names and images": (
-        {"fullnameOverride": "door", "image": {"repository": "registry.example/pd", "tag": "edge", "pullPolicy": "Always",
-                                               "pullSecrets": [{"name": "registry"}]}},
-        lambda m: m.container["image"] == "registry.example/pd:edge" and m.deployment["metadata"]["name"] == "door"),
+        {"fullnameOverride": "door", "image": {"repository": "registry.example/pd", "tag": "edge", "pullPolicy": "Always"},
+         "imagePullSecrets": [{"name": "registry"}]},
+        lambda m: m.container["image"] == "registry.example/pd:edge" and m.pod["spec"]["imagePullSecrets"] == [{"name": "registry"}] and m.deployment["metadata"]["name"] == "door"),
     "another name": ({"nameOverride": "gateway"}, lambda m: m.deployment["metadata"]["name"] == "pd-proxy-gateway"),
     "ports": (
         {"ports": {"http": 8181, "admin": 9100}, "service": {"type": "NodePort", "port": 80, "nodePort": 30080, "annotations": {"a": "b"}}, "host": "::",
@@ -70,9 +73,12 @@ CASES = {
                     "engine": {"lease_ms": 480000}, "dialect": {"name": "layerwise", "callback_url": "http://gateway:8000"}}},
         lambda m: m.said["retry"] == {"budget": 2, "delay_ms": 0.5, "resume": True} and m.said["pool"]["hosts"] == ["a\"b=p1"]
         and m.said["limit"]["resume_tokens"] == 1234567890 and "PD_PROXY__DIALECT__CALLBACK_URL" not in env(m)),
-    "no keys": ({"auth": {"secret": "", "clientKeys": False}}, lambda m: "auth" not in m.said and list(env(m)) == ["POD_IP"]),
+    "no keys": ({"auth": {"clientKeys": False}}, lambda m: "auth" not in m.said and list(env(m)) == ["POD_IP"] and not m.all("Secret")),
+    "keys that exist": (
+        {"auth": {"existingSecret": "keys"}},
+        lambda m: not m.all("Secret") and m.pod["spec"]["volumes"][1]["secret"]["secretName"] == "keys"),
     "keys of operators alone": (
-        {"auth": {"secret": "other", "clientKeys": False}},
+        {"auth": {"existingSecret": "other", "clientKeys": False}},
         lambda m: "auth" not in m.said and "OPENAI_API_KEY" in env(m) and len(m.pod["spec"]["volumes"]) == 1),
     "HTTPS": (
         {"tls": {"secret": "cert"}, "config": {"dialect": {"name": "layerwise"}}},
@@ -84,16 +90,45 @@ CASES = {
     "long answers": (
         {"shutdown": {"lameDuckMs": 15500, "drainMs": 3600000}},
         lambda m: m.pod["spec"]["terminationGracePeriodSeconds"] == 3636),
-    "one replica": ({"replicas": 1}, lambda m: not m.all("PodDisruptionBudget")),
-    "many replicas": ({"replicas": 5, "pdb": {"maxUnavailable": 2}, "resources": {"limits": {"memory": "4Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}},
+    "one replica": ({"replicaCount": 1}, lambda m: not m.all("PodDisruptionBudget")),
+    "many replicas": ({"replicaCount": 5, "podDisruptionBudget": {"maxUnavailable": 2}, "resources": {"limits": {"memory": "4Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}},
                       lambda m: m.container["resources"]["limits"] == {"memory": "4Gi"}),
-    "without guards": ({"pdb": {"enabled": False}, "networkPolicy": {"enabled": False}},
+    "without guards": ({"podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}},
                        lambda m: not m.all("PodDisruptionBudget") + m.all("NetworkPolicy")),
     "closed": (
         {"networkPolicy": {"clientsFrom": [ENGINES], "metricsFrom": [ENGINES], "dnsTo": [ENGINES], "apiServerTo": [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
-                           "apiServerPorts": [6443, 443, 8443], "enginesTo": [ENGINES], "enginePorts": [8998, 5557, 8443], "extraEgress": [OUT]}},
+                           "apiServerPorts": [6443, 443, 8443], "enginesTo": [ENGINES], "enginePorts": [5557, 8443], "extraEgress": [OUT]}},
         lambda m: policy(m)["egress"][3] == OUT and policy(m)["egress"][2]["to"] == [ENGINES] and policy(m)["ingress"][0]["from"] == [ENGINES]
         and policy(m)["egress"][1]["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]),
+    "what is called": (
+        {"config": {"pool": {"kind": "mooncake", "addresses": ["10.0.0.8:50088", "[fd00::8]:50089"], "admins": ["10.0.0.8:9003"]},
+                    "trace": {"endpoint": "http://collector"}, "dialect": {"bootstrap_port": 9100, "bootstraps": ["10.0.0.1:8000=10.0.0.1:9101"]},
+                    "events": {"listen": True, "ranks": 2, "replay_port": 0, "endpoints": ["10.0.0.1:8000=tcp://10.0.0.1:5600 tcp://10.0.0.1:5700",
+                                                                                          "10.0.0.2:8000=tcp://*:5601"]},
+                    "prompt": {"tokens": "engine"}, "hash": {"seed": "0"}, "key": {"preset": "mooncake-store-0.30"}}},
+        lambda m: policy(m)["egress"][3]["to"] == [{"ipBlock": {"cidr": "10.0.0.8/32"}}, {"ipBlock": {"cidr": "fd00::8/128"}}]
+        and policy(m)["egress"][4] == {"ports": [{"port": 80, "protocol": "TCP"}]}
+        and [port["port"] for port in policy(m)["egress"][2]["ports"]] == [8000, 9100, 9101, 5557, 5558, 5600, 5700]
+        and policy(m)["ingress"][2] == {"from": [{"podSelector": {}}], "ports": [{"port": 5601, "protocol": "TCP"}]}),
+    "where what is called is": (
+        {"config": {"pool": {"kind": "memcache", "addresses": ["meta:5000"]}, "trace": {"endpoint": "https://collector/"},
+                    "prompt": {"tokens": "engine"}, "hash": {"seed": "0"}, "key": {"preset": "ascend-0.21"}},
+         "networkPolicy": {"poolTo": [ENGINES], "traceTo": [OUT["to"][0]], "dnsPorts": [53, 5353]}},
+        lambda m: policy(m)["egress"][3]["to"] == [ENGINES] and policy(m)["egress"][4]["to"] == OUT["to"] and len(policy(m)["egress"][0]["ports"]) == 4),
+    "contexts": (
+        {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": 1000650000, "supplementalGroups": [1000650001]},
+         "securityContext": {"capabilities": {"add": ["NET_BIND_SERVICE"]}}},
+        lambda m: m.pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": 1000650000,
+                                                       "supplementalGroups": [1000650001]}
+        and m.container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}),
+    "rules and a board": (
+        {"metrics": {"prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}, "runbookBase": "https://git.example/pd-proxy/"},
+                     "dashboard": {"enabled": True, "labels": {"grafana_dashboard": "yes"}, "annotations": {"grafana_folder": "LLM"}}}},
+        lambda m: [rule["alert"] for group in m.of("PrometheusRule")["spec"]["groups"] for rule in group["rules"]][0] == "PdProxyDown"
+        and all(rule["annotations"]["runbook_url"].startswith("https://git.example/pd-proxy/docs/")
+                for group in m.of("PrometheusRule")["spec"]["groups"] for rule in group["rules"])
+        and json.loads(m.of("ConfigMap", "pd-proxy-dashboard")["data"]["pd-proxy.json"])["uid"] == "pd-proxy"
+        and m.of("ConfigMap", "pd-proxy-dashboard")["metadata"]["labels"]["grafana_dashboard"] == "yes"),
     "an account": (
         {"serviceAccount": {"name": "llm", "annotations": {"a": "b"}}},
         lambda m: m.pod["spec"]["serviceAccountName"] == "llm" and m.of("ServiceAccount", "llm")["metadata"]["annotations"] == {"a": "b"}),
@@ -132,17 +167,17 @@ CASES = {
 # Values, and what the message must say: their name, and what to do.
 REFUSED = {
     "a typo": ({"replica": 3}, ["replica"]),
-    "a text for a number": ({"replicas": "two"}, ["replicas", "integer"]),
+    "a name of before": ({"replicas": 3}, ["replicas"]),
+    "a text for a number": ({"replicaCount": "two"}, ["replicaCount", "integer"]),
     "a mode that is none": ({"discovery": {"mode": "label"}}, ["discovery.mode", "labels"]),
     "a boolean as a label": ({"discovery": {"prefill": {"labels": {"entry": True}}}}, ["discovery.prefill.labels.entry", "string"]),
     "a port of root": ({"ports": {"http": 80}}, ["ports.http", "1024"]),
     "a host without a port": ({"discovery": {"mode": "static", "prefill": {"hosts": ["10.0.0.1"]}}}, ["discovery.prefill.hosts"]),
     "operators open to all": ({"networkPolicy": {"metricsFrom": []}}, ["networkPolicy.metricsFrom"]),
     "one port for two": ({"ports": {"admin": 8000}}, ["ports.http", "ports.admin", "of their own"]),
-    "no keys by accident": ({"auth": {"secret": ""}}, ["auth.secret", "auth.clientKeys=false"]),
     "an authority without a certificate": ({"tls": {"clientCa": True}}, ["tls.clientCa", "tls.secret"]),
     "no time to notice": ({"shutdown": {"lameDuckMs": 4000}}, ["shutdown.lameDuckMs", "4000", "more"]),
-    "all at once": ({"pdb": {"maxUnavailable": 2}}, ["pdb.maxUnavailable", "set less"]),
+    "all at once": ({"podDisruptionBudget": {"maxUnavailable": 2}}, ["podDisruptionBudget.maxUnavailable", "set less"]),
     "a port of nodes": ({"service": {"nodePort": 30080}}, ["service.nodePort", "service.type"]),
     "an Ingress of nobody": ({"ingress": {"enabled": True}}, ["ingress.hosts", "list hosts"]),
     "rights for all": ({"serviceAccount": {"create": False}}, ["serviceAccount.name", "name an account"]),
@@ -150,8 +185,8 @@ REFUSED = {
     "a table too deep": ({"config": {"route": {"a": {"b": {"c": 1}}}}}, ["config.route.a.b", "expected"]),
     "a list in a list": ({"config": {"fleet": {"encode": [["a:1"]]}}}, ["config.fleet.encode", "inner brackets"]),
     "the chart's own key": ({"config": {"server": {"port": 9000}}}, ["config.server.port", "ports.http"]),
-    "a secret in the ConfigMap": ({"config": {"engine": {"api_key": "sk"}}}, ["config.engine.api_key", "auth.secret"]),
-    "another secret there": ({"config": {"server": {"admin_key": "k"}}}, ["config.server.admin_key", "auth.secret"]),
+    "a secret in the ConfigMap": ({"config": {"engine": {"api_key": "sk"}}}, ["config.engine.api_key", "auth.existingSecret"]),
+    "another secret there": ({"config": {"server": {"admin_key": "k"}}}, ["config.server.admin_key", "auth.existingSecret"]),
     "a collector's key there": ({"config": {"trace": {"headers": "authorization=Bearer k"}}},
                                ["config.trace.headers", "PD_PROXY__TRACE__HEADERS", "extraEnv"]),
     "engines listed in config": ({"config": {"fleet": {"prefill": ["a:1"]}}}, ["config.fleet.prefill", "discovery.mode=static"]),
@@ -189,6 +224,11 @@ FAULTS = {
                                  "services in another namespace"),
     "no way to the API server": ("templates/networkpolicy.yaml", '{{- if include "pd-proxy.asksApi" . }}', "{{- if false }}", "NetworkPolicy"),
     "a Secret that is not mounted": ("templates/deployment.yaml", "(list \"tls.crt\" \"tls.key\")", '(list "tls.crt")', "tls.key", "HTTPS"),
+    "a pool without a way": ("templates/networkpolicy.yaml", '{{- with concat (dig "pool" "addresses" list .Values.config)', '{{- with concat (list)', "NetworkPolicy",
+                             "what is called"),
+    "a pod that may be root": ("values.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "pod security"),
+    "a user of OpenShift's": ("values-openshift.yaml", "  runAsUser: null\n", "", "OpenShift"),
+    "a Secret of nobody": ("templates/secret.yaml", "sha256sum $client", "sha256sum (print $client 1)", "opens nothing"),
     "another version": ("Chart.yaml", 'appVersion: "0.1.0"', 'appVersion: "0.2.0"', "Chart.yaml"),
     "Kthena's other role": ("values-kthena.yaml", "role=decode", "role=prefill", "labels"),
     "EMS's other port": ("values-ems-cce.yaml", "http: 8181", "http: 8000", "clients ask"),

@@ -6,8 +6,10 @@
 // begins with _ makes no output. Sprig is 3.2.3, the YAML is sigs.k8s.io/yaml, both of Debian: helm has the same ones, of other versions.
 // A function that is not here is an error, so the chart can't use one unseen.
 //
-// What does not stand here: --set, subcharts, hooks, .Files, the order of installing, everything that asks a cluster, and the schema of values,
-// which helm.py looks at, since helm does so before it renders. That the chart installs by helm itself is not proven by this.
+// Of .Files it has Get. What is to be random is the same letter.
+//
+// What does not stand here: --set, subcharts, hooks, the order of installing, everything that asks a cluster, and the schema of values, which helm.py
+// looks at, since helm does so before it renders. helm.py has Helm's own engine render the same, where it can be had, and compares.
 //
 // From a values file numbers are float64, in newer releases of helm json.Number, and int64 from --set: -numbers says as which the templates get
 // them.
@@ -163,9 +165,20 @@ func functions(all *template.Template) template.FuncMap {
 	}
 	known["fail"] = func(message string) (string, error) { return "", fmt.Errorf("%s", message) }
 	known["required"] = required
+	// Keys that are the same each time can be compared.
+	known["randAlphaNum"] = func(count int) string { return strings.Repeat("k", count) }
 	known["lookup"] = func(_, _, _, _ string) table { return table{} }
 	known["toYaml"], known["fromYaml"], known["toJson"], known["fromJson"] = toYaml, fromYaml, toJSON, fromJSON
 	return known
+}
+
+// files is what templates call .Files: those of the chart's folder, by their path.
+type files string
+
+// Get gives the text of a file, or nothing where there is none.
+func (chart files) Get(path string) string {
+	text, _ := os.ReadFile(filepath.Join(string(chart), path))
+	return string(text)
 }
 
 func render(chart string, context table, strict bool) (map[string]string, error) {
@@ -188,7 +201,7 @@ func render(chart string, context table, strict bool) (map[string]string, error)
 			return nil, err
 		}
 	}
-	files := map[string]string{}
+	made := map[string]string{}
 	for _, path := range paths {
 		name := filepath.Base(path)
 		if strings.HasPrefix(name, "_") {
@@ -199,9 +212,9 @@ func render(chart string, context table, strict bool) (map[string]string, error)
 		if err := all.ExecuteTemplate(&out, name, context); err != nil {
 			return nil, err
 		}
-		files[name] = strings.ReplaceAll(out.String(), "<no value>", "")
+		made[name] = strings.ReplaceAll(out.String(), "<no value>", "")
 	}
-	return files, nil
+	return made, nil
 }
 
 // metadata is what templates call .Chart, whose keys they write with capitals.
@@ -240,6 +253,7 @@ func run(chart, release, namespace, kind string, strict bool, valuesFiles []stri
 				"Release":      table{"Name": release, "Namespace": namespace, "Service": "Helm", "IsInstall": true, "IsUpgrade": false, "Revision": 1},
 				"Capabilities": table{"KubeVersion": table{"Version": "v1.25.0", "Major": "1", "Minor": "25"}},
 			}
+			context["Files"] = files(filepath.Join(chart))
 			found.Files, err = render(chart, context, strict)
 		}
 	}

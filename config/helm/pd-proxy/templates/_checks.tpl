@@ -8,9 +8,9 @@ server.admin_host: "set host"
 server.admin_port: "set ports.admin"
 server.lame_duck_ms: "set shutdown.lameDuckMs"
 server.drain_ms: "set shutdown.drainMs"
-server.admin_key: "it is a secret: put ADMIN_API_KEY into the Secret that auth.secret names"
-auth.keys_file: "set auth.secret and auth.clientKeys"
-engine.api_key: "it is a secret: put OPENAI_API_KEY into the Secret that auth.secret names"
+server.admin_key: "it is a secret: put ADMIN_API_KEY into the Secret that auth.existingSecret names"
+auth.keys_file: "set auth.existingSecret and auth.clientKeys"
+engine.api_key: "it is a secret: put OPENAI_API_KEY into the Secret that auth.existingSecret names"
 trace.headers: "it is a secret: set PD_PROXY__TRACE__HEADERS in extraEnv, with valueFrom and the secretKeyRef of a Secret"
 tls.cert: "set tls.secret"
 tls.key: "set tls.secret"
@@ -74,14 +74,25 @@ discovery.kubernetes: "set discovery.mode=labels or services, and discovery.pref
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where helm asks a cluster in which the namespace is: it has an account `default`. `helm template` asks none. */}}
+{{- define "pd-proxy.clusterIsThere" -}}
+{{- if lookup "v1" "ServiceAccount" .Release.Namespace "default" }}true{{ end -}}
+{{- end -}}
+
 {{- define "pd-proxy.check" -}}
 {{- include "pd-proxy.checkConfig" . -}}
 {{- include "pd-proxy.checkDiscovery" . -}}
 {{- if eq (include "pd-proxy.number" .Values.ports.http) (include "pd-proxy.number" .Values.ports.admin) -}}
 {{- fail (printf "ports.http and ports.admin are both %s: give operators a port of their own" (include "pd-proxy.number" .Values.ports.http)) -}}
 {{- end -}}
-{{- if and .Values.auth.clientKeys (not .Values.auth.secret) -}}
-{{- fail "auth.secret is empty: name a Secret with keys.toml, or set auth.clientKeys=false, and everybody may ask" -}}
+{{- if and .Values.auth.existingSecret (include "pd-proxy.clusterIsThere" .) -}}
+{{- $secret := lookup "v1" "Secret" .Release.Namespace .Values.auth.existingSecret -}}
+{{- if not $secret -}}
+{{- fail (printf "auth.existingSecret is %s, and there is no such Secret in %s: make it (pd-proxy api-key new --name search-team >> keys.toml; kubectl create secret generic %s -n %s --from-file=keys.toml), or leave the value empty, and the chart makes one" .Values.auth.existingSecret .Release.Namespace .Values.auth.existingSecret .Release.Namespace) -}}
+{{- end -}}
+{{- if and .Values.auth.clientKeys (not (hasKey (default dict $secret.data) "keys.toml")) -}}
+{{- fail (printf "auth.existingSecret is %s, which has no keys.toml: add it, or set auth.clientKeys=false, and everybody may ask" .Values.auth.existingSecret) -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.tls.clientCa (not .Values.tls.secret) -}}
 {{- fail "tls.clientCa is true and tls.secret is empty: name a Secret with tls.crt, tls.key and ca.crt" -}}
@@ -89,9 +100,9 @@ discovery.kubernetes: "set discovery.mode=labels or services, and discovery.pref
 {{- if le (int64 (include "pd-proxy.number" .Values.shutdown.lameDuckMs)) 4000 -}}
 {{- fail (printf "shutdown.lameDuckMs is %s: it takes 4000 ms until readiness has failed, set more" (include "pd-proxy.number" .Values.shutdown.lameDuckMs)) -}}
 {{- end -}}
-{{- $replicas := int64 (include "pd-proxy.number" .Values.replicas) -}}
-{{- if and .Values.pdb.enabled (gt $replicas 1) (ge (int64 (include "pd-proxy.number" .Values.pdb.maxUnavailable)) $replicas) -}}
-{{- fail (printf "pdb.maxUnavailable is %s with replicas %d: all could go at once, set less" (include "pd-proxy.number" .Values.pdb.maxUnavailable) $replicas) -}}
+{{- $replicas := int64 (include "pd-proxy.number" .Values.replicaCount) -}}
+{{- if and .Values.podDisruptionBudget.enabled (gt $replicas 1) (ge (int64 (include "pd-proxy.number" .Values.podDisruptionBudget.maxUnavailable)) $replicas) -}}
+{{- fail (printf "podDisruptionBudget.maxUnavailable is %s with replicaCount %d: all could go at once, set less" (include "pd-proxy.number" .Values.podDisruptionBudget.maxUnavailable) $replicas) -}}
 {{- end -}}
 {{- if and .Values.service.nodePort (eq .Values.service.type "ClusterIP") -}}
 {{- fail "service.nodePort is set, but service.type is ClusterIP: set service.type to NodePort or LoadBalancer, or leave it out" -}}

@@ -42,3 +42,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "pd-proxy.fullname" . -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The Secret with keys: the one that is named, the chart's own where clients need keys, or nothing. */}}
+{{- define "pd-proxy.secret" -}}
+{{- if .Values.auth.existingSecret -}}
+{{- .Values.auth.existingSecret -}}
+{{- else if .Values.auth.clientKeys -}}
+{{- include "pd-proxy.fullname" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A table as YAML, without what is null: nulls of a user stay in some releases of helm. Nothing of an empty one. */}}
+{{- define "pd-proxy.given" -}}
+{{- $given := dict -}}
+{{- range $key, $value := . -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $given $key $value -}}
+{{- if kindIs "float64" $value -}}{{- $_ := set $given $key (int64 $value) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $given -}}{{- toYaml $given -}}{{- end -}}
+{{- end -}}
