@@ -91,6 +91,14 @@ trace:
 board:
     tests/board.sh
 
+# The recipes for nginx and HAProxy, by the real ones
+balancers:
+    tests/balancers.sh
+
+# The alerts on a real Prometheus, before fleets that are well and fleets in trouble
+alerts:
+    tests/alerts.sh
+
 # Random faults by seed, for so many seeds
 chaos RUNS="200":
     CHAOS_RUNS={{ RUNS }} cargo test --locked --test it -- chaos
