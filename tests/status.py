@@ -6,6 +6,8 @@
 * Everything is reached by Tab, in order, and it can be seen where the focus is; the buttons work by keyboard. Tables have captions
   and headers, controls have names, states are words.
 * Contrast of all texts is 4.5 and more, in the light and in the dark; nothing is cut off at 400 pixels; nothing moves for who wants that.
+* Engines take a line each, in trouble first; 64 fit on 1 800 pixels. A column's head sorts, by mouse and keyboard.
+* A request can be tried from the page, or its command pasted; what was in the last minutes is shown.
 * It pauses, is quiet while it can't be seen, says since when it is stale, and goes on afterwards.
 * Where there is an admin key it asks for one, and keeps it out of storage and of the address.
 * A page of another origin streams an answer where `server.cors_origins` names it, and reads neither that elsewhere nor the fleet.
@@ -23,9 +25,11 @@ import tempfile
 import threading
 import time
 
+from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 import status_checks as checks
+import status_fleets
 from browser import Events, launch
 from processes import Process, ask
 
@@ -58,7 +62,7 @@ probe_timeout_ms = 1000
 SECONDS = 30
 WINDOW = {"width": 1360, "height": 900}
 # Documentation shows no more than it needs.
-IMAGE_BYTES = 200 << 10
+IMAGE_BYTES = 100 << 10
 
 
 class Rig:
@@ -138,6 +142,10 @@ def shows(page, rig):
     expect(page.locator("#decisions tbody tr").nth(19)).to_be_attached()
     expect(page.locator("#inflight")).to_have_text("3")
     expect(page.locator("#rate")).to_have_text(re.compile("[1-9]"))
+    expect(page.locator("#ttft")).to_have_text(re.compile(r"^[0-9.]+ m?s, [0-9.]+ m?s$"))
+    expect(page.locator("#tokens")).to_have_text(re.compile("[1-9]"))
+    expect(page.locator("#failed-all")).to_have_text(re.compile("^of [1-9]"))
+    expect(page.locator("#model")).to_have_text("sim")
     expect(page.locator("#decisions .pill").get_by_text("under way", exact=True).first).to_be_attached()
     rows = page.evaluate("Array.from(document.querySelectorAll('#decisions tbody tr'), r => Array.from(r.cells, c => c.textContent))")
     addresses = [address for _, address in rig.engines.values()]
@@ -303,8 +311,14 @@ def asks_from_elsewhere(browser, rig):
     site.shutdown()
 
 
+def fewer_colours(path):
+    """Half as many bytes, and the same to the eye."""
+    Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
 def pictures(page, rig, images):
     """Of what there is to see: an engine that rests, requests under way, one decision opened."""
+    page.evaluate("document.querySelector('#start').open = false")
     opened = "document.querySelector('#decisions details').open"
     for name, scheme, width, height in (("light", "light", 1320, 860), ("dark", "dark", 1320, 860), ("narrow", "light", 400, 1400)):
         page.emulate_media(color_scheme=scheme)
@@ -313,6 +327,7 @@ def pictures(page, rig, images):
         page.evaluate(f"document.activeElement.blur(), scrollTo(0, 0), {opened} = true")
         path = images / f"status-{name}.png"
         page.screenshot(path=path)
+        fewer_colours(path)
         assert 20_000 < path.stat().st_size <= IMAGE_BYTES, f"{path} has {path.stat().st_size} bytes"
         none(f"contrast, {name}", checks.contrast(page))
         none(f"width, {name}", checks.width(page))
@@ -381,6 +396,11 @@ def look(browser, rig, images):
     goes_stale(page, rig)
     wants_the_key(browser, rig)
     asks_from_elsewhere(browser, rig)
+    none("fleets of 4 and 64 engines", list(status_fleets.sizes(page, rig, images)))
+    none("before the first request", list(status_fleets.empty(page, rig)))
+    page.unroute_all()
+    status_fleets.tries(browser, rig.serve("alone", operators=""))
+    print("  a request from the page: fine")
     finds_faults(page, events, rig.admin)
 
 

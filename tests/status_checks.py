@@ -18,15 +18,15 @@ CONTRAST = r"""(() => {
     const r = ratio(parse(getComputedStyle(node).color).rgb, under(node));
     if (r < 4.5) found.push(`${text.slice(0, 30)}: ${r.toFixed(2)}`);
   }
-  for (const node of document.querySelectorAll('input')) if (node.checkVisibility()) {
+  for (const node of document.querySelectorAll('input[type=search], input[type=password]')) if (node.checkVisibility()) {
     const r = ratio(parse(getComputedStyle(node, '::placeholder').color).rgb, under(node));
     if (r < 4.5) found.push(`${node.id}'s placeholder: ${r.toFixed(2)}`);
   }
   return {seen, found};
 })()"""
 
-FOCUSABLE = r"""Array.from(document.querySelectorAll('a[href], button, input, select, textarea, summary, [contenteditable]'))
-  .filter(node => node.checkVisibility() && !node.disabled)
+FOCUSABLE = r"""Array.from(document.querySelectorAll('a[href], button, input, select, textarea, summary, [contenteditable], [tabindex="0"]'))
+  .filter(node => node.checkVisibility({visibilityProperty: true}) && !node.disabled)
   .map((node, at) => { node.dataset.at = at; return `${at} ${node.tagName.toLowerCase()}${node.id ? '#' + node.id : ''}`; })"""
 
 FOCUSED = r"""(() => { const node = document.activeElement, style = getComputedStyle(node);
@@ -97,7 +97,7 @@ def semantics(page):
 def markup(page):
     """Others' words have become text alone: the page has the elements that it is made of, and no other kind."""
     known = ("html head meta title link script body a header div h1 h2 h3 span dl dt dd label input button p form main section svg polyline "
-             "table caption thead tbody tr th td details summary ul li b i noscript code pre").split()
+             "table caption thead tbody tr th td details summary ul li b i noscript code pre select option").split()
     return page.evaluate(f"""Array.from(document.querySelectorAll('*')).filter(n => !{known}.includes(n.localName))
         .map(n => `an element from nowhere: ${{n.outerHTML.slice(0, 80)}}`)""")
 

@@ -118,6 +118,7 @@ async fn housekeeping(exposition: Exposition, handles: FleetHandles) {
             handles.fleet.sweep(role);
         }
         handles.fleet.show(&handles.meters);
+        handles.meters.note_load(Duration::from_millis(handles.fleet.now_ms()));
         return_memory();
     }
 }

@@ -181,6 +181,7 @@ impl App {
             tracer: traces.tracer(),
             served: server::Served::default(),
             files: OnceLock::new(),
+            clients_port: OnceLock::new(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -257,6 +258,9 @@ impl App {
     /// connections were cut.
     pub async fn serve(self) -> usize {
         let App { gateway, bound, admin, tls, drain, tasks, mut releasing, traces, .. } = self;
+        if let Some(at) = bound.addresses().first() {
+            gateway.clients_port.get_or_init(|| at.port());
+        }
         let cut = server::serve(&gateway, bound, admin, tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;

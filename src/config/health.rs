@@ -22,7 +22,8 @@ section! {
         slow_start_ms: u64 = 10_000, AfterRestart, ms(0);
         /// Between probes of an engine that serves nothing at the moment, ms; 0 = none is probed.
         probe_ms: u64 = 5_000, AfterRestart, ms(0);
-        /// Path that probes ask for; any answer but a 5xx is a good one.
+        /// Path that probes ask for. Bad answers are 5xx, and 404, 405, 410 or a redirect of an
+        /// engine that has served nothing yet.
         probe_path: String = "/health".to_owned(), AfterRestart, Rule::Judged(path_fault);
         /// Longest time that a probe may take, ms.
         probe_timeout_ms: u64 = 2_000, AfterRestart, ms(1);

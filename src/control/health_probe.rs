@@ -136,7 +136,7 @@ impl Prober {
         let Some(first) = engine.roles.first() else { return };
         let call = self.call(first, &self.path);
         let outcome = match try_exchange(call, self.time, ANSWER_BYTES).await {
-            Ok((status, _)) if status.is_server_error() => {
+            Ok((status, _)) if status.is_server_error() || is_elsewhere(status) && !has_served(&engine) => {
                 ProbeOutcome::Dead(format!("GET {} answers {}", self.path, status.as_u16()))
             }
             Ok(_) if self.is_scaling(&engine).await => {
@@ -246,6 +246,18 @@ impl ProbeOutcome {
             ProbeOutcome::Dead(text) | ProbeOutcome::Silent(text) => ProbeAnswer::Bad(text),
         }
     }
+}
+
+/// True for the answers of a server without this path. vLLM and SGLang have `/health` in all
+/// releases, and answer 200 or 503.
+fn is_elsewhere(status: StatusCode) -> bool {
+    let without_path = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::GONE];
+    status.is_redirection() || without_path.contains(&status)
+}
+
+/// True if a leg on it went well: then it is an engine, whatever it answers on this path.
+fn has_served(engine: &ProbeTarget) -> bool {
+    engine.roles.iter().any(|it| it.health().served_ms() > 0)
 }
 
 /// True if its list of models is unknown, may have changed, or is not the fleet's.

@@ -19,6 +19,7 @@ pub mod names;
 mod pool;
 mod process;
 mod prompts;
+mod recent;
 pub mod traces;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +36,8 @@ use keys::KeyMeter;
 pub use last_value::{LastValue, TimedValue};
 use pool::PoolMeter;
 use prompts::PromptMeter;
+pub use recent::Recently;
+use recent::{Ended, RecentLoad};
 
 /// The process-wide recorder, a global since Prometheus metrics belong to a process.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -88,6 +91,8 @@ pub struct Meters {
     wait_seconds: Histogram,
     /// All requests, and those that failed.
     ended: [AtomicU64; 2],
+    /// Load of the last minutes.
+    recent: RecentLoad,
     /// True if the gateway cuts the connections that are still open at its end.
     cutting: AtomicBool,
 }
@@ -265,6 +270,7 @@ impl Meters {
             waiting: gauge!(names::WAITING),
             wait_seconds: histogram!(names::WAIT_SECONDS),
             ended: Default::default(),
+            recent: RecentLoad::default(),
             cutting: AtomicBool::new(false),
         }
     }
@@ -298,6 +304,18 @@ impl Meters {
         (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
     }
 
+    /// Looks at the load, so that it is known later what was new. `at` is a time since the start.
+    pub fn note_load(&self, at: Duration) {
+        let (all, failed) = self.ended();
+        self.recent.note(at, Ended { all, failed });
+    }
+
+    /// The load of the last minutes, at a time since the start.
+    pub fn recently(&self, at: Duration) -> Recently {
+        let (all, failed) = self.ended();
+        self.recent.until(at, Ended { all, failed })
+    }
+
     /// Records the times of a generating request.
     pub fn sample(&self, api: Api, sample: Sample) {
         let Some(route) = Api::ALL.iter().position(|a| *a == api).and_then(|i| self.routes.get(i)) else {
@@ -305,6 +323,7 @@ impl Meters {
         };
         let record = |h: &Histogram, value: Option<Duration>| value.into_iter().for_each(|v| h.record(v));
         record(&route.ttft, sample.ttft);
+        sample.ttft.into_iter().for_each(|took| self.recent.first_token(took));
         record(&route.tpot, sample.tpot);
         record(&route.gap_max, sample.gap_max);
         route.total.record(sample.total);
@@ -315,6 +334,7 @@ impl Meters {
         self.prompt_tokens.increment(prompt);
         self.cached_tokens.increment(cached);
         self.output_tokens.increment(output);
+        self.recent.output(output);
     }
 
     /// Counts a further attempt of a leg.

@@ -98,6 +98,8 @@ pub struct Gateway {
     pub served: Served,
     /// The files that the configuration was read from, once it is followed.
     pub files: OnceLock<Vec<String>>,
+    /// Port at which clients ask, once it is bound.
+    pub clients_port: OnceLock<u16>,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
     /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it

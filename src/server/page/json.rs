@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::health::{State as Breaker, StateCounts};
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
+use crate::server::operator_access::ListenerScope;
 use crate::server::page::{decisions, guarded, served};
 use crate::server::{Gateway, instances, reply};
 
@@ -26,7 +27,10 @@ const MOST_DECISIONS: usize = 50;
 pub(in crate::server) async fn json(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let answer = match instances::refusal(request.extensions()) {
         Some(refusal) => refusal,
-        None => reply::json(StatusCode::OK, now(&gateway).to_string()),
+        None => {
+            let is_apart = request.extensions().get() == Some(&ListenerScope::Operators);
+            reply::json(StatusCode::OK, now(&gateway, !is_apart).to_string())
+        }
     };
     guarded(answer, "application/json")
 }
@@ -37,7 +41,8 @@ pub(super) fn unix_ms(at: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn now(gateway: &Arc<Gateway>) -> Value {
+/// All that is shown. `takes_requests`: clients' requests are taken where the page is.
+fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
     let fleet = &gateway.relay.fleet;
     let mut members: Vec<Arc<Instance>> =
         Role::ALL.iter().flat_map(|role| fleet.members(*role).to_vec()).collect();
@@ -55,8 +60,9 @@ fn now(gateway: &Arc<Gateway>) -> Value {
     json!({
         "format": FORMAT,
         "now_unix_ms": unix_ms(SystemTime::now()),
-        "gateway": about(gateway),
+        "gateway": about(gateway, takes_requests),
         "requests": requests(gateway),
+        "recent": recent(gateway),
         "beliefs": {"names": beliefs.named, "history": beliefs.history},
         "roles": roles(fleet),
         "engines": engines.collect::<Vec<_>>(),
@@ -66,7 +72,7 @@ fn now(gateway: &Arc<Gateway>) -> Value {
     })
 }
 
-fn about(gateway: &Gateway) -> Value {
+fn about(gateway: &Gateway, takes_requests: bool) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_ms": gateway.relay.fleet.now_ms(),
@@ -75,6 +81,8 @@ fn about(gateway: &Gateway) -> Value {
         "config": gateway.files.get().cloned().unwrap_or_default(),
         "dialect": gateway.relay.speech.now().dialect.name(),
         "model": gateway.edge.now().model,
+        "takes_requests": takes_requests,
+        "clients_port": gateway.clients_port.get(),
     })
 }
 
@@ -86,6 +94,21 @@ fn requests(gateway: &Gateway) -> Value {
         "waiting": gateway.relay.fleet.scheduler().waiting(),
         "ended": ended,
         "failed": failed,
+    })
+}
+
+/// The load of the last minutes. Times are those of streams.
+fn recent(gateway: &Gateway) -> Value {
+    let recently = gateway.relay.meters.recently(Duration::from_millis(gateway.relay.fleet.now_ms()));
+    let ms = |time: Option<Duration>| time.map(|it| it.as_secs_f64() * 1e3);
+    let over_s = recently.over.as_secs_f64();
+    json!({
+        "over_ms": over_s * 1e3,
+        "ttft_p50_ms": ms(recently.ttft_p50),
+        "ttft_p95_ms": ms(recently.ttft_p95),
+        "output_tokens_per_s": (over_s > 0.0).then(|| recently.output_tokens as f64 / over_s),
+        "ended": recently.ended.all,
+        "failed": recently.ended.failed,
     })
 }
 

@@ -21,6 +21,10 @@ pub(super) const HTML: &str = "/";
 pub(super) const STYLE: &str = "/page.css";
 /// Path of the script.
 pub(super) const SCRIPT: &str = "/page.js";
+/// Path of the script for the tables of engines.
+pub(super) const ENGINES_SCRIPT: &str = "/engines.js";
+/// Path of the script for trying a request.
+pub(super) const TRY_SCRIPT: &str = "/try.js";
 /// Path of the page's data. Under a path that takes the admin key, as `/status` does.
 pub(super) const JSON: &str = "/status.json";
 
@@ -54,6 +58,16 @@ pub(super) async fn style() -> Response<Body> {
 /// Answers with its script.
 pub(super) async fn script() -> Response<Body> {
     file("text/javascript; charset=utf-8", include_str!("page.js"))
+}
+
+/// Answers with the script for the tables of engines.
+pub(super) async fn engines_script() -> Response<Body> {
+    file("text/javascript; charset=utf-8", include_str!("engines.js"))
+}
+
+/// Answers with the script for trying a request.
+pub(super) async fn try_script() -> Response<Body> {
+    file("text/javascript; charset=utf-8", include_str!("try.js"))
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response<Body> {

@@ -1,5 +1,5 @@
 // Shows /status.json, every two seconds. Names of engines and models and ids of requests are others' words: everything is put
-// in as text, and no string becomes markup anywhere in this file.
+// in as text, and no string becomes markup anywhere in this file, nor in engines.js and try.js, which it uses.
 'use strict';
 
 const EVERY_MS = 2000;
@@ -14,9 +14,6 @@ const FORMAT = 2;
 // One set of words for engines, roles and the gateway.
 const STATES = {
   unknown: ['unknown', 'warn'], up: ['up', 'good'], degraded: ['degraded', 'warn'], down: ['down', 'bad'], draining: ['draining', 'quiet'],
-};
-const DETAILS = {
-  warming: 'warming up', in_doubt: 'failed a moment ago', on_trial: 'tried with one request', other_model: 'serves another model', no_partner: 'no partner of its release',
 };
 const WHY = {
   only: 'the only one', cached: 'less to compute', sooner: 'free sooner', alike: 'as good as the next', policy: 'policy or sharing',
@@ -132,72 +129,6 @@ function two(cell, first, second, className) {
   text(cell.lastChild, second || '');
 }
 
-// Engines
-
-function engineState(cell, engine) {
-  if (!cell.firstChild) cell.append(el('span', 'pill'), el('span', 'sub'));
-  pill(cell.firstChild, STATES[engine.state] || [engine.state, 'quiet']);
-  const more = [];
-  if (engine.cause) more.push(engine.cause);
-  if (DETAILS[engine.detail]) more.push(DETAILS[engine.detail]);
-  if (engine.detail === 'warming') more.push(`${Math.round(engine.share * 100)} % of its share`);
-  if (engine.detail === 'resting') more.push(`next try in ${duration(engine.rest_ms)}`);
-  if (engine.failures > 1) more.push(`${engine.failures} failures in a row`);
-  text(cell.lastChild, more.join(', '));
-}
-
-function share(cell, part, of) {
-  if (!cell.firstChild) {
-    const bar = el('span', 'bar');
-    bar.setAttribute('aria-hidden', 'true');
-    bar.append(el('i'));
-    cell.append(el('span'), bar, el('span', 'sub'));
-  }
-  const ratio = of > 0 ? Math.min(part / of, 1) : 0;
-  text(cell.firstChild, of > 0 ? `${Math.round(ratio * 100)} %` : '–');
-  cell.children[1].hidden = of === 0;
-  cell.children[1].firstChild.style.width = `${Math.round(ratio * 100)}%`;
-  text(cell.lastChild, of > 0 ? `${count(part)} of ${count(of)}` : '');
-}
-
-function fillEngine(row, engine) {
-  const cells = row.cells;
-  const models = engine.models.join(', ') + (engine.models_more ? ` and ${engine.models_more} more` : '');
-  two(cells[0], engine.instance, models);
-  engineState(cells[1], engine);
-  text(cells[2], count(engine.running));
-  const error = engine.last_error;
-  two(cells[cells.length - 1], error ? error.reason : '–', error ? `at ${time(error.at_unix_ms)}` : '');
-  if (engine.role === 'prefill') {
-    text(cells[3], engine.backlog_ms === null ? '–' : duration(engine.backlog_ms));
-    text(cells[4], count(engine.work_tokens));
-    two(cells[5], count(engine.leases), engine.leases ? `${count(engine.held_tokens)} tokens` : '');
-    share(cells[6], engine.predicted_tokens, engine.prompt_tokens);
-    share(cells[7], engine.cached_tokens, engine.prompt_tokens);
-  } else {
-    text(cells[3], count(engine.work_tokens));
-    two(cells[4], count(engine.beyond.requests), engine.beyond.tokens ? `${count(engine.beyond.tokens)} tokens` : '');
-  }
-}
-
-// Trouble first; engines of one state keep their order.
-const GRAVITY = ['down', 'unknown', 'draining', 'up'];
-const gravity = engine => (GRAVITY.indexOf(engine.state) + GRAVITY.length + 1) % (GRAVITY.length + 1);
-
-function showEngines(all) {
-  for (const role of ['prefill', 'decode', 'encode']) {
-    const engines = all.filter(engine => engine.role === role).sort((one, other) => gravity(one) - gravity(other));
-    const by = new Map();
-    for (const engine of engines) {
-      const [word] = STATES[engine.state] || [engine.state];
-      by.set(word, (by.get(word) || 0) + 1);
-    }
-    text($(role).caption.querySelector('.count'), Array.from(by, ([word, n]) => `${n} ${word}`).join(', '));
-    rows($(role), engines, engine => engine.instance, fillEngine);
-    if (role === 'encode') $('encoders').hidden = engines.length === 0;
-  }
-}
-
 // Decisions
 
 function candidate(item, it) {
@@ -293,13 +224,24 @@ function showRequests(now) {
   const rateNow = samples.length > 1 ? rate(samples[Math.max(0, samples.length - RATE_SAMPLES)], newest) : null;
   text($('inflight'), count(requests.inflight));
   text($('rate'), rateNow === null ? '–' : rateNow < 100 ? rateNow.toFixed(1) : count(rateNow));
-  text($('queued'), count(requests.queued));
-  text($('waiting'), count(requests.waiting));
-  text($('failed'), count(requests.failed));
+  text($('queued'), `${count(requests.queued)}, ${count(requests.waiting)}`);
+  showRecent(now.recent);
   spark('spark-inflight', samples.map(sample => sample.inflight));
   spark('spark-rate', samples.slice(1).map((sample, at) => rate(samples[at], sample)));
   const {names, history} = now.beliefs;
   text($('beliefs'), names && history ? 'names and history' : names ? 'names alone' : history ? 'history alone' : 'load alone');
+}
+
+// What the gateway counted in the last minutes.
+function showRecent(recent) {
+  const seconds = Math.round(recent.over_ms / 1000);
+  const over = seconds > 0 ? `${seconds < 100 ? `${seconds} s` : `${Math.round(seconds / 60)} min`}` : '';
+  for (const node of document.querySelectorAll('.over')) text(node, over);
+  text($('ttft'), recent.ttft_p50_ms === null ? '–' : `${duration(recent.ttft_p50_ms)}, ${duration(recent.ttft_p95_ms)}`);
+  const tokens = recent.output_tokens_per_s;
+  text($('tokens'), tokens === null ? '–' : tokens < 100 ? tokens.toFixed(1) : count(tokens));
+  text($('failed'), count(recent.failed));
+  text($('failed-all'), `of ${count(recent.ended)}`);
 }
 
 function showPools(pools) {
@@ -333,26 +275,23 @@ function tellChanges(now) {
   text($('news'), changed.length > 3 ? `${changed.length} engines changed their state` : changed.join('; '));
 }
 
-// Before the first request: a line to paste, with a model that is served.
-function showStart(now) {
-  const {requests, gateway} = now;
-  $('start').hidden = requests.ended + requests.inflight > 0;
-  const served = now.engines.find(engine => engine.models.length > 0);
-  const model = gateway.model || (served ? served.models[0] : 'MODEL');
-  const body = JSON.stringify({model, messages: [{role: 'user', content: 'Hello'}], max_tokens: 16});
-  text($('curl'), `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json' -d '${body.replaceAll("'", "'\\''")}'`);
+function modelsOf(now) {
+  const names = new Set(now.engines.flatMap(engine => engine.models));
+  if (names.size === 0 && now.gateway.model) names.add(now.gateway.model);
+  return names.size > 0 ? Array.from(names).sort() : ['MODEL'];
 }
 
 function show(now) {
   const {gateway} = now;
-  showStart(now);
+  showTry(now);
   pill($('state'), STATES[gateway.state] || [gateway.state, 'quiet']);
   $('not-ready').hidden = !gateway.not_ready;
   text($('not-ready'), gateway.not_ready ? `Not ready: ${gateway.not_ready}.` : '');
   text($('version'), gateway.version);
   text($('uptime'), duration(gateway.uptime_ms));
   text($('dialect'), gateway.dialect);
-  text($('model'), gateway.model || 'any');
+  const models = modelsOf(now).filter(name => name !== 'MODEL');
+  text($('model'), models.length > 3 ? `${models.slice(0, 3).join(', ')} and ${models.length - 3} more` : models.join(', ') || 'not known yet');
   text($('config'), gateway.config.join(', ') || 'no file');
   const down = now.engines.filter(engine => engine.state === 'down').length;
   document.title = `${down ? `${down} down · ` : ''}pd-proxy`;
@@ -479,5 +418,7 @@ for (const table of document.querySelectorAll('table')) {
   table.tHead.rows[0].setAttribute('role', 'row');
   for (const cell of table.tHead.rows[0].cells) cell.setAttribute('role', 'columnheader');
   table.tBodies[0].setAttribute('role', 'rowgroup');
+  if (table.classList.contains('engines')) makeSortable(table);
 }
+startTry();
 lookNow();

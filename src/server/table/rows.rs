@@ -234,5 +234,9 @@ pub(in crate::server) static TABLE: &[Row] = &[
     own(page::HTML, GET, |by| on(by, page::html), "The status page.").on(Listener::Pages, Key::Open),
     own(page::STYLE, GET, |by| on(by, page::style), "Its style.").on(Listener::Pages, Key::Open),
     own(page::SCRIPT, GET, |by| on(by, page::script), "Its script.").on(Listener::Pages, Key::Open),
+    own(page::ENGINES_SCRIPT, GET, |by| on(by, page::engines_script), "Its script for engines.")
+        .on(Listener::Pages, Key::Open),
+    own(page::TRY_SCRIPT, GET, |by| on(by, page::try_script), "Its script for a request.")
+        .on(Listener::Pages, Key::Open),
     own(page::JSON, GET, |by| on(by, page::json), "What it shows.").on(Listener::Pages, Key::Admin),
 ];

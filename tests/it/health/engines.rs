@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::{CHAT, Load, chat, engine, is_member, member};
 use crate::common::client::{self, get, post};
+use crate::common::raw_engine::{Front, RawEngine, answer};
 use crate::common::stage::{Script, Stage, fast};
 use crate::common::time::{eventually, pace};
 use crate::surface::samples;
@@ -190,4 +191,32 @@ async fn an_engine_that_returns_with_another_model_is_out_until_it_serves_the_fl
         stage.end().await;
         back.stop().await;
     }
+}
+
+/// vLLM and SGLang have `/health`: what does not know it is another service, as long as it has
+/// served nothing.
+#[tokio::test]
+async fn service_that_does_not_know_the_probe_is_down_until_it_serves() {
+    let served = r#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"a"},
+        "finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+    let decoder = RawEngine::start(move |asked| match asked.path() {
+        CHAT => answer(200, served),
+        _ => answer(404, "{}"),
+    })
+    .await;
+    let prefiller = engine(Role::Prefill, ([127, 0, 0, 1], 0).into()).await;
+    let (at, probing) = (decoder.addr(), probing().config.health);
+    let front = Front::at(&[prefiller.addr()], &[at], |config| config.health = probing).await;
+    eventually("it is down", async || member(front.at, "decode", at).await["state"] == "down").await;
+    let cause = member(front.at, "decode", at).await["cause"].to_string();
+    assert!(cause.contains("GET /health answers 404"), "{cause}");
+    // Alone in its role, it is tried with a request, and is up from then on. Its probes get 404 still.
+    eventually("it serves", async || front.post(CHAT, &chat("a")).await.status == 200).await;
+    eventually("it is up", async || member(front.at, "decode", at).await["state"] == "up").await;
+    let probes = || decoder.seen().iter().filter(|asked| asked.path() == "/health").count();
+    let before = probes();
+    eventually("it is probed again", async || probes() > before + 3).await;
+    assert_eq!(member(front.at, "decode", at).await["state"], "up");
+    front.end().await;
+    prefiller.stop().await;
 }

@@ -13,10 +13,12 @@ use crate::common::client::{self, Raw};
 use crate::common::stage::fast;
 use crate::common::time::eventually;
 
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 5] = [
     ("/", "text/html; charset=utf-8"),
     ("/page.css", "text/css; charset=utf-8"),
     ("/page.js", "text/javascript; charset=utf-8"),
+    ("/engines.js", "text/javascript; charset=utf-8"),
+    ("/try.js", "text/javascript; charset=utf-8"),
 ];
 const JSON: &str = "/status.json";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri \
@@ -104,14 +106,13 @@ async fn nothing_in_the_page_comes_from_elsewhere_or_makes_markup_of_strings() {
     let (_engines, mut config) = pair().await;
     with_admin(&mut config);
     let gateway = Running::start(config).await.unwrap();
-    let [html, css, js] = [0, 1, 2].map(|at| FILES[at].0);
-    let [html, css, js] = [
-        get(gateway.admin.unwrap(), html).await.text(),
-        get(gateway.admin.unwrap(), css).await.text(),
-        get(gateway.admin.unwrap(), js).await.text(),
-    ];
+    let (mut texts, admin) = (Vec::new(), gateway.admin.unwrap());
+    for (path, _) in FILES {
+        texts.push(get(admin, path).await.text());
+    }
+    let (html, css, js) = (&texts[0], &texts[1], texts[2..].concat());
     let without_namespace = html.replace("xmlns='http://www.w3.org/2000/svg'", "");
-    for (text, name) in [(&without_namespace, "html"), (&css, "css"), (&js, "js")] {
+    for (text, name) in [(&without_namespace, "html"), (css, "css"), (&js, "js")] {
         for foreign in ["http:", "https:", "//cdn", "url(", "@import"] {
             assert!(!text.contains(foreign), "{name} has {foreign}");
         }
