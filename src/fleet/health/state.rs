@@ -135,7 +135,9 @@ impl StateRecord {
     pub fn note_cause(&mut self, text: &str) {
         let text = text.split(" (os error ").next().unwrap_or(text);
         let mut chars = text.chars().filter(|c| !c.is_control()).take(MAX_CAUSE_CHARS);
-        let first = chars.next().map(|c| c.to_ascii_lowercase());
+        // A method's name, as in `GET /health answers 503`, stays as it is.
+        let is_word = !text.starts_with("GET ");
+        let first = chars.next().map(|c| if is_word { c.to_ascii_lowercase() } else { c });
         self.cause = first.map(|first| std::iter::once(first).chain(chars).collect());
     }
 

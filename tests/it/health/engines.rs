@@ -210,7 +210,7 @@ async fn service_that_does_not_know_the_probe_is_down_until_it_serves() {
     eventually("it is down", async || member(front.at, "decode", at).await["state"] == "down").await;
     let cause = member(front.at, "decode", at).await["cause"].to_string();
     assert!(cause.contains("GET /health answers 404"), "{cause}");
-    // Alone in its role, it is tried with a request, and is up from then on. Its probes get 404 still.
+    // Alone in its role, it is tried with a request, and is up from then on. Probes get 404 still.
     eventually("it serves", async || front.post(CHAT, &chat("a")).await.status == 200).await;
     eventually("it is up", async || member(front.at, "decode", at).await["state"] == "up").await;
     let probes = || decoder.seen().iter().filter(|asked| asked.path() == "/health").count();
