@@ -26,6 +26,8 @@ from processes import get, wait
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROWS = ["At a glance", "Latency", "Routing and cache", "Trouble", "Tokens and keys"]
+# Panels that are open at first.
+OVERVIEW = 10
 UNITS = {"s", "reqps", "ops", "short", "none", "percentunit", "bytes"}
 # What Grafana puts in for its variables.
 VARIABLES = {"$__rate_interval": "20s", "$instance": ".+", "$role": ".+", "$engine": ".+"}
@@ -145,7 +147,8 @@ def known(value, operator, words):
 
 
 def panels_of(board):
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
+    """All panels, those of rows that are closed among them."""
+    return [inner for panel in board["panels"] for inner in (panel["panels"] if panel["type"] == "row" else [panel])]
 
 
 def filled(expression):
@@ -156,17 +159,29 @@ def filled(expression):
 
 def layout(board):
     """What is wrong with the board as Grafana would read it."""
-    seen, taken = set(), {}
+    seen = set()
     if board.get("id") is not None or not 30 <= board["schemaVersion"] <= 42 or not board["uid"] or not board["title"]:
         yield "id, uid, title or schemaVersion are not those of a board to import"
     if [row["title"] for row in board["panels"] if row["type"] == "row"] != ROWS:
         yield f"the rows are not {ROWS}"
     if board["panels"][0]["type"] != "row":
         yield "it does not begin with a row"
+    open_panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    if len(open_panels) != OVERVIEW or any(not row["collapsed"] for row in board["panels"][OVERVIEW + 1:]):
+        yield f"it does not open with {OVERVIEW} panels alone"
     for variable in ("datasource", "instance", "role", "engine"):
         if variable not in {entry["name"] for entry in board["templating"]["list"]}:
             yield f"there is no variable {variable}"
-    for panel in board["panels"]:
+    for group in (board["panels"], *(row["panels"] for row in board["panels"] if row["type"] == "row")):
+        yield from places(group, seen)
+    for panel in panels_of(board):
+        yield from (f"{panel.get('title')}: {why}" for why in content(panel))
+
+
+def places(group, seen):
+    """What is wrong with the places of panels that are shown together."""
+    taken = {}
+    for panel in group:
         title, at = panel.get("title"), panel["gridPos"]
         if panel["id"] in seen:
             yield f"{title}: its id is not its own"
@@ -177,8 +192,6 @@ def layout(board):
         if others := {taken[cell] for cell in cells & taken.keys()}:
             yield f"{title}: overlaps {sorted(others)}"
         taken.update(dict.fromkeys(cells, title))
-    for panel in panels_of(board):
-        yield from (f"{panel.get('title')}: {why}" for why in content(panel))
 
 
 def content(panel):
@@ -287,7 +300,9 @@ def faults(board):
     yield copied(lambda b, p: p[3].pop("description")), "what to do"
     yield copied(lambda b, p: p[3]["targets"][0]["datasource"].update(uid="abc")), "data source"
     yield copied(lambda b, p: p[3]["targets"][0].update(expr='up{job="nothing", instance=~"$instance"}')), "nothing for it"
-    yield copied(lambda b, p: b["panels"].remove(next(q for q in p if q["title"] == "Connections"))), "pd_proxy_open_connections"
+    yield copied(lambda b, p: [row["panels"].remove(q) for row in b["panels"] if row["type"] == "row" for q in list(row["panels"])
+                               if q["title"] == "Connections"]), "pd_proxy_open_connections"
+    yield copied(lambda b, p: b["panels"][-1].update(collapsed=False)), "it does not open with"
 
 
 def untested(promtool):
