@@ -113,7 +113,9 @@ async fn housekeeping(exposition: Exposition, handles: FleetHandles) {
     loop {
         tick.tick().await;
         exposition.upkeep();
-        handles.upstream.sweep();
+        for engine in handles.upstream.sweep() {
+            handles.fleet.doubt_processes_at(&engine);
+        }
         for role in Role::ALL {
             handles.fleet.sweep(role);
         }

@@ -95,15 +95,24 @@ impl Prober {
         }
     }
 
-    /// The engines whose probe is due.
+    /// The engines whose probe is due, and those whose process may be another one by now.
     fn due(&self, schedule: &mut ProbeSchedule) -> Vec<(Endpoint, ProbeTarget)> {
         let engines = engines(&self.fleet);
         schedule.0.retain(|endpoint, _| engines.contains_key(endpoint));
         let now = Instant::now();
         let due = |(endpoint, engine): &(Endpoint, ProbeTarget)| {
-            schedule.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
+            let is_hurried = self.is_hurried(engine);
+            (schedule.is_due(endpoint, now, self.pause(engine)) || is_hurried) && self.is_wanted(engine)
         };
         engines.into_iter().filter(due).collect()
+    }
+
+    /// True once after a connection to the engine broke, or was found closed.
+    fn is_hurried(&self, engine: &ProbeTarget) -> bool {
+        for lost in engine.roles.iter().filter(|it| it.health().take_lost_connections()) {
+            self.fleet.doubt_process(lost);
+        }
+        engine.roles.iter().filter(|it| it.health().identity().take_hurry()).count() > 0
     }
 
     /// Pause between probes of an engine, with 10 % jitter: several gateways would probe in step
@@ -116,6 +125,9 @@ impl Prober {
         let every = match resting.peek().is_some() {
             true if resting.any(missed) => self.every.min(LAST_RESORT_PAUSE),
             true => self.every.min(RESTING_PAUSE),
+            false if engine.roles.iter().any(|it| it.health().is_doubted()) => {
+                self.every.min(LAST_RESORT_PAUSE)
+            }
             false => self.every,
         };
         every.mul_f64(0.9 + 0.2 * (rng::random() as f64 / u64::MAX as f64))
@@ -146,14 +158,18 @@ impl Prober {
             Err(ExchangeError::ConnectionRefused(text)) => ProbeOutcome::Refused(text),
             Err(ExchangeError::Failed(text)) => ProbeOutcome::Silent(format!("GET {}: {text}", self.path)),
         };
-        // One that comes back is looked at before its first request: it may be another model, or
-        // another release.
-        if outcome == ProbeOutcome::Alive && engine.roles.iter().any(|it| self.comes_back(it)) {
+        // One that was there before may be another process, of another model or release, and is
+        // looked at before its next request.
+        let is_back = outcome == ProbeOutcome::Alive && first.health().has_answered();
+        if is_back && engine.roles.iter().any(wants_models) {
             self.ask_models(&engine).await;
         }
         for role in &engine.roles {
             role.meter().probed(outcome.name());
             self.fleet.probed(role, outcome.answer());
+        }
+        if matches!(outcome, ProbeOutcome::Refused(_)) {
+            self.fleet.doubt_process(first);
         }
         if outcome != ProbeOutcome::Alive {
             return;
@@ -161,7 +177,7 @@ impl Prober {
         if engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
         }
-        if engine.roles.iter().any(wants_models) {
+        if !is_back && engine.roles.iter().any(wants_models) {
             self.ask_models(&engine).await;
         }
     }
@@ -202,24 +218,21 @@ impl Prober {
         }
     }
 
-    /// True if it rests, and is to be asked what it is.
-    fn comes_back(&self, instance: &Arc<Instance>) -> bool {
-        instance.health().state(self.fleet.now_ms()) != State::Closed && wants_models(instance)
-    }
-
     /// Asks which models it serves, and its release. An engine that does not answer stays in the
     /// fleet.
     async fn ask_models(&self, engine: &ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         engine.roles.iter().for_each(|role| role.health().identity().models_asked());
-        let (names, release) = tokio::join!(
+        let (listed, release) = tokio::join!(
             facts::model_names(self.call(first, "/v1/models"), self.time),
             facts::release(self.call(first, "/version"), self.time)
         );
-        let names = names.ok().flatten().unwrap_or_default();
         for role in &engine.roles {
-            self.fleet.record_models(role, names.clone());
             self.fleet.record_release(role, release.as_deref());
+            match &listed {
+                Ok(names) => self.fleet.record_models(role, names.clone().unwrap_or_default()),
+                Err(_) => self.fleet.models_unanswered(role),
+            }
         }
     }
 
@@ -263,7 +276,7 @@ fn has_served(engine: &ProbeTarget) -> bool {
 /// True if its list of models is unknown, may have changed, or is not the fleet's.
 fn wants_models(instance: &Arc<Instance>) -> bool {
     let health = instance.health();
-    health.serves_other_model() || health.identity().models_wanted()
+    health.serves_other_model() || health.is_doubted() || health.identity().models_wanted()
 }
 
 impl ProbeSchedule {

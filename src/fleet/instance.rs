@@ -54,6 +54,8 @@ pub struct Instance {
     models: Live<Vec<String>>,
     /// Its release, as it told it last.
     release: Live<Option<Arc<str>>>,
+    /// Those that it listed before, if it lists none of them any more.
+    former_models: Live<Vec<String>>,
     draining: AtomicBool,
     meter: LegMeter,
     /// Address by which decoders reach this prefiller, in dialects that need one; learned from it.
@@ -179,6 +181,7 @@ impl Instance {
             handoffs: Handoffs::default(),
             models: Live::new(Vec::new()),
             release: Live::new(None),
+            former_models: Live::new(Vec::new()),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -245,7 +248,18 @@ impl Instance {
         self.models.now()
     }
 
+    /// Names that it listed before, if it lists none of them any more.
+    pub(super) fn former_models(&self) -> Arc<Vec<String>> {
+        self.former_models.now()
+    }
+
     pub(super) fn set_models(&self, names: Vec<String>) {
+        let before = self.models();
+        if names.iter().any(|name| self.former_models().contains(name)) {
+            self.former_models.set(Vec::new());
+        } else if !names.is_empty() && !before.is_empty() && !names.iter().any(|it| before.contains(it)) {
+            self.former_models.set(before.to_vec());
+        }
         self.models.set(names);
     }
 

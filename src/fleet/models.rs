@@ -6,6 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::uri::Authority;
+use smallvec::SmallVec;
+
 use crate::fleet::{Fleet, Instance, Role};
 
 /// Names that are kept of one engine. vLLM lists the names of its model before those of adapters,
@@ -24,13 +27,64 @@ impl Fleet {
         if differs || instance.health().serves_other_model() {
             self.compare_models();
         }
+        // Asked before the last connection broke, it may be the list of the process before.
+        if !instance.health().identity().models_wanted() {
+            self.trust_process(instance);
+        }
+    }
+
+    /// Notes that `instance` did not say which models it serves. It stays in the fleet, and the
+    /// doubt about its process ends if that goes on.
+    pub fn models_unanswered(&self, instance: &Instance) {
+        let is_asked_again = instance.health().identity().models_unanswered();
+        if !is_asked_again {
+            self.trust_process(instance);
+        }
+    }
+
+    /// Notes that the process of `instance` may be another one: a connection to it broke, or
+    /// nobody listens there. Others are preferred, in each of its roles, until it has listed its
+    /// models; it is asked at once. Where engines are not probed nobody would ask.
+    pub fn doubt_process(&self, instance: &Instance) {
+        if !self.settings.probed {
+            return;
+        }
+        for twin in self.roles_of(instance) {
+            twin.health().identity().doubt();
+            if twin.health().set_doubted(true) {
+                self.tell_desk(&twin);
+            }
+        }
+    }
+
+    /// The same for the engines at this address.
+    pub fn doubt_processes_at(&self, authority: &Authority) {
+        for role in Role::ALL {
+            let members = self.members(role);
+            let at = members.iter().filter(|it| it.authority() == Some(authority));
+            at.for_each(|it| self.doubt_process(it));
+        }
+    }
+
+    fn trust_process(&self, instance: &Instance) {
+        if instance.health().set_doubted(false) {
+            self.tell_desk(instance);
+        }
+    }
+
+    /// The members that are the engine of `instance`, in whatever roles.
+    pub fn roles_of(&self, instance: &Instance) -> SmallVec<[Arc<Instance>; 2]> {
+        let members = Role::ALL.map(|role| self.members(role));
+        let all = members.iter().flat_map(|members| members.iter());
+        all.filter(|it| it.endpoint() == instance.endpoint()).cloned().collect()
     }
 
     /// Compares the models of all engines that do not drain.
     fn compare_models(&self) {
         let all = Role::ALL.iter().flat_map(|role| self.members(*role).to_vec());
         let members: Vec<_> = all.filter(|it| !it.draining()).collect();
-        let lists: Vec<Arc<Vec<String>>> = members.iter().map(|it| it.models()).collect();
+        let listed = |it: &Arc<Instance>| Listed { names: it.models(), former: it.former_models() };
+        let lists: Vec<Listed> = members.iter().map(listed).collect();
         for (instance, serves_other) in members.iter().zip(find_others(&lists)) {
             if !instance.health().set_serves_other_model(serves_other) {
                 continue;
@@ -46,21 +100,32 @@ impl Fleet {
     }
 }
 
+/// Models of one engine.
+struct Listed {
+    /// As it listed them last.
+    names: Arc<Vec<String>>,
+    /// Those that it listed before, if it lists none of them any more.
+    former: Arc<Vec<String>>,
+}
+
 /// Finds the engines that serve another model: those without the name that most engines list, if
 /// that is listed by more engines than any of their own names. Of two models with as many engines
-/// each neither is the fleet's.
-fn find_others(lists: &[Arc<Vec<String>>]) -> Vec<bool> {
+/// each neither is the fleet's, unless some of them served the other one before: these are out.
+fn find_others(lists: &[Listed]) -> Vec<bool> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for list in lists {
-        for (at, name) in list.iter().enumerate() {
-            if !list[..at].contains(name) {
+    for Listed { names, .. } in lists {
+        for (at, name) in names.iter().enumerate() {
+            if !names[..at].contains(name) {
                 *counts.entry(name).or_default() += 1;
             }
         }
     }
     let most = counts.values().copied().max().unwrap_or_default();
     let count = |name: &String| counts.get(name.as_str()).copied().unwrap_or_default();
-    let is_other = |list: &Arc<Vec<String>>| list.iter().map(count).max().is_some_and(|own| own < most);
+    let is_other = |Listed { names, former }: &Listed| {
+        let before = former.iter().map(count).max().unwrap_or_default();
+        names.iter().map(count).max().is_some_and(|own| own < most || own == before)
+    };
     lists.iter().map(is_other).collect()
 }
 
@@ -72,8 +137,9 @@ mod tests {
     use crate::fleet::health::State;
     use crate::route::Policy;
 
-    fn lists(lists: &[&[&str]]) -> Vec<Arc<Vec<String>>> {
-        lists.iter().map(|list| Arc::new(list.iter().map(|name| (*name).to_owned()).collect())).collect()
+    fn lists(lists: &[&[&str]]) -> Vec<Listed> {
+        let owned = |list: &&[&str]| Arc::new(list.iter().map(|name| (*name).to_owned()).collect());
+        lists.iter().map(|list| Listed { names: owned(list), former: Arc::default() }).collect()
     }
 
     #[test]
@@ -108,6 +174,49 @@ mod tests {
         assert!(seats.iter().all(|reservation| reservation.instance().id() != members[1].id()));
         fleet.record_models(&members[1], names("m"));
         assert_eq!(states(), [State::Closed; 3]);
+    }
+
+    #[test]
+    fn of_two_engines_the_one_that_changed_its_model_is_out() {
+        let fleet = Fleet::new(Policy::LeastWork);
+        fleet.add(Role::Prefill, Endpoint::new("p", 1));
+        fleet.add(Role::Decode, Endpoint::new("d", 1));
+        let [p, d] = [Role::Prefill, Role::Decode].map(|role| fleet.members(role)[0].clone());
+        let tell = |it: &Instance, name: &str| fleet.record_models(it, vec![name.to_owned()]);
+        let out = || [&p, &d].map(|it| it.health().serves_other_model());
+        tell(&p, "m");
+        tell(&d, "m");
+        tell(&d, "x");
+        assert_eq!(out(), [false, true]);
+        tell(&d, "m");
+        assert_eq!(out(), [false, false], "it is back");
+        tell(&d, "x");
+        tell(&p, "x");
+        assert_eq!(out(), [false, false], "both were given another model");
+    }
+
+    #[test]
+    fn a_doubt_ends_by_a_list_that_was_asked_for_after_it() {
+        let settings = crate::fleet::FleetSettings { probed: true, ..Default::default() };
+        let fleet = Fleet::with(settings);
+        for role in [Role::Prefill, Role::Decode] {
+            fleet.add(role, Endpoint::new("e", 1));
+            fleet.add(role, Endpoint::new("e", 2));
+        }
+        let [p, d] = [Role::Prefill, Role::Decode].map(|role| fleet.members(role)[0].clone());
+        let tell = |it: &Instance| fleet.record_models(it, vec!["m".to_owned()]);
+        d.health().identity().models_asked();
+        fleet.doubt_process(&d);
+        assert!(d.health().is_doubted() && p.health().is_doubted(), "it is one engine");
+        let chosen = fleet.pick(Role::Decode, crate::fleet::Need::default()).unwrap();
+        assert_ne!(chosen.instance().id(), d.id(), "another one is preferred");
+        tell(&d);
+        assert!(d.health().is_doubted(), "the list is older than the doubt");
+        d.health().identity().models_asked();
+        tell(&d);
+        assert!(!d.health().is_doubted() && p.health().is_doubted());
+        (0..3).for_each(|_| fleet.models_unanswered(&p));
+        assert!(!p.health().is_doubted(), "it never says");
     }
 
     #[test]

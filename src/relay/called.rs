@@ -1,8 +1,8 @@
 //! Waiting for the call of a decoder that was asked first.
 //!
 //! A decoder calls when it has room for the prompt, so that one which is full is right to wait. One
-//! that has nothing else of ours, and calls for none of it while its peers begin answers, does
-//! nothing with what it is sent.
+//! that has nothing else of ours, and calls for none of it while its peers begin answers, or for
+//! much longer than calls took, does nothing with what it is sent.
 
 use std::pin::pin;
 
@@ -33,6 +33,7 @@ impl Relay {
         let _uncalled = decoder.await_call();
         let call = pin!(async { meeting.params().await.ok_or_else(|| Failure::not_called(limit)) });
         let waiting = Waiting::on(decoder, Some(Pace::Call), ask.shape.prompt_tokens);
+        let waiting = Waiting { is_moved: partner.is_moved, ..waiting };
         let params = self.within(limit, waiting, &partner.written, call).await.map_err(|failure| {
             match failure.why {
                 FailureKind::Timeout => Failure::not_called(limit),

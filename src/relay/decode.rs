@@ -7,7 +7,7 @@ use crate::fleet::{InstanceId, Need, Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::after_first_poll::meanwhile;
 use crate::relay::ask::Ask;
-use crate::relay::failure::{Failure, FailureKind};
+use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, DecodeTarget};
 use crate::relay::origin::moves_kv;
 use crate::relay::release::HandoffGuard;
@@ -81,7 +81,7 @@ impl Relay {
                 Ok(end) => return Ok(HandoffEnd::Ended(end)),
                 Err(failure) => failure,
             };
-            tries.is_moved |= failure.why == FailureKind::Stuck;
+            tries.is_moved |= failure.is_of_silence();
             if let Some(guard) = guard.as_mut()
                 && self.room_for_handoff(ask, &failure, guard, tries).await?
             {

@@ -40,6 +40,8 @@ pub(super) struct Partner {
     /// Of its leg.
     pub(super) written: Written,
     met: Arc<OnceLock<Arc<Instance>>>,
+    /// Another decoder did nothing with the request.
+    pub(super) is_moved: bool,
 }
 
 /// A reserved decoder, and the way to tell its leg who computed the prompt.
@@ -139,6 +141,7 @@ impl Relay {
                 PairEnd::Lost(lost) => lost,
             };
             drop(pair);
+            prefill.is_moved |= failure.is_of_silence();
             let weighed = match role {
                 Role::Decode => self.weigh(role, failure, &mut decode),
                 _ => Err(failure),
@@ -226,7 +229,8 @@ impl Relay {
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
             let prefiller = reservation.instance().clone();
             let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders() };
-            let spec = PrefillSpec { transfer, partners };
+            // A prefiller may wait for the decoder here: that it is slow says nothing.
+            let spec = PrefillSpec { transfer, partners, is_moved: true };
             let leg = self.clone().prefill_once(ask.clone(), reservation, spec, Written::default());
             let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.

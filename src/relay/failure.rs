@@ -120,6 +120,11 @@ impl Failure {
         }
     }
 
+    /// The leg was taken from an engine that showed no byte, though nothing else failed.
+    pub(super) fn is_of_silence(&self) -> bool {
+        self.why == FailureKind::Stuck || self.why == FailureKind::Timeout && self.since_ms.is_some()
+    }
+
     /// Every engine would end it like this.
     pub(super) fn lasting(&self) -> bool {
         matches!(self.why, FailureKind::TooLarge(_))

@@ -70,6 +70,8 @@ pub(super) struct PrefillSpec {
     pub(super) transfer: Transfer,
     /// Engines that the leg depends on.
     pub(super) partners: PrefillPartners,
+    /// Another prefiller did nothing with the request.
+    pub(super) is_moved: bool,
 }
 
 /// The reservation for a decode leg, and what came of the request before.
@@ -153,7 +155,7 @@ impl Relay {
         spec: PrefillSpec,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
-        let PrefillSpec { transfer, partners } = spec;
+        let PrefillSpec { transfer, partners, is_moved } = spec;
         let (sent, mut span) = (Instant::now(), traced::prefill(&ask, reservation.instance()));
         let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
@@ -175,7 +177,7 @@ impl Relay {
             });
             let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());
             let engine = reservation.instance();
-            let waiting = Waiting::on(engine, Some(Pace::Prompt), tokens);
+            let waiting = Waiting { is_moved, ..Waiting::on(engine, Some(Pace::Prompt), tokens) };
             self.within(time, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
@@ -303,10 +305,7 @@ impl Relay {
         let LegTarget { reservation, span } = target;
         let mut leg = ask.leg(reservation, edit);
         span.onto(&mut leg.headers);
-        let response = self.upstream.send(leg, written).await.map_err(|e| {
-            let why = if e.connect { FailureKind::Connect } else { FailureKind::Broken };
-            Failure::new(why, written.get(), e.causes())
-        })?;
+        let response = self.send(leg, &ask.headers, written).await?;
         let status = response.status();
         traced::answered(span, status);
         if status.is_client_error() {
@@ -357,6 +356,9 @@ impl Relay {
         if !failure.busy() {
             // It may be another process by now.
             instance.forget_peer();
+        }
+        if matches!(failure.why, FailureKind::Connect | FailureKind::Broken) {
+            self.fleet.doubt_process(instance);
         }
         if matches!(failure.why, FailureKind::Refused(_)) {
             // Whose fault it is another engine tells.

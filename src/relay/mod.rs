@@ -43,6 +43,7 @@ pub mod pool_wait;
 mod prefill;
 mod prefill_report;
 pub mod progress;
+pub mod recognition;
 pub mod refusals;
 pub mod release;
 pub mod rendezvous;

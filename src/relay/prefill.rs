@@ -84,6 +84,7 @@ impl Relay {
         tries.tried.extend_from_slice(&decode.shunned);
         let mut may_offer = true;
         loop {
+            decode.is_prefill_moved |= tries.is_moved;
             // Always in this order: two requests that have left one line each, and stand in the
             // other's, would wait for each other.
             if decode.passage.is_none() {
@@ -125,6 +126,7 @@ impl Relay {
                 }
                 Err(failure) => failure,
             };
+            tries.is_moved |= failure.is_of_silence();
             let failure = match self.weigh(Role::Prefill, failure, &mut tries) {
                 Ok(refusal) => return Ok((PrefillEnd::Refused(refusal), None)),
                 Err(failure) => failure,
@@ -212,7 +214,7 @@ impl Relay {
         };
         let decoder = early.as_ref().and_then(Early::partner);
         let partners = PrefillPartners { decoder, encoders: ask.encoders() };
-        let spec = PrefillSpec { transfer, partners };
+        let spec = PrefillSpec { transfer, partners, is_moved: decode.is_prefill_moved };
         let prefill = boxed(|| self.clone().prefill_once(ask.clone(), reservation, spec, written.clone()));
         let legs = boxed(|| concurrent_decode::beside(prefill, written.clone(), early));
         let ended = DetachedPrefill::new(legs, written, grace, self.releases.clone()).await;

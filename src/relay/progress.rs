@@ -7,9 +7,11 @@
 //! they begin answers. A fleet that is slow as a whole is waited for.
 //!
 //! A decoder may also wait for KV that never comes, and be well otherwise. So a leg that is to read
-//! another engine's KV is given up after twice that time when answers to others have begun since,
-//! or when its engine has nothing else to do. It counts as a hand-off that failed: whose fault it
-//! is follows from the others.
+//! another engine's KV is given up after twice that time when answers to others have begun since.
+//! It counts as a hand-off that failed: whose fault it is follows from the others.
+//!
+//! A client may be alone, so that nobody else is answered meanwhile. A leg whose engine has nothing
+//! else to do is given up by what legs of its kind took before, once for each request.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -34,7 +36,8 @@ const TIMES_USUAL: u32 = 4;
 /// A leg whose engine answers others may take so many times longer than one on an engine that
 /// answers nobody: it may only stand in that engine's line.
 const TIMES_IN_LINE: u64 = 2;
-/// So may a leg that tries the only engine of its role, after that has failed.
+/// So may a leg that tries the only engine of its role, after that has failed, and one of whose
+/// kind none was seen yet: the first after a start may find an engine compiling.
 const TIMES_ON_TRIAL: u64 = 4;
 /// Time per token of an answer that is not streamed: its engine shows no byte before its end. A
 /// slow engine's pace.
@@ -45,6 +48,8 @@ const UNBOUNDED_TOKENS: u64 = 4_096;
 const TIMES_LONGEST: u32 = 4;
 /// And this at the least: an answer of a few hundred tokens where only shorter ones were seen.
 const LEAST_WHOLE: Duration = Duration::from_secs(30);
+/// And this where none was seen: some thousand tokens.
+const FIRST_WHOLE: Duration = Duration::from_secs(60);
 
 /// A leg that waits for its first byte, or, where it is not streamed, for its last one.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +67,8 @@ pub struct Waiting<'a> {
     pub tokens: u64,
     /// The longest answer that the client wants, if it says.
     pub most_tokens: Option<u64>,
-    /// The request was taken from another engine before, which did nothing with it: it may be long.
+    /// The request was taken from another engine before, which did nothing with it: it may be long,
+    /// or all engines slow.
     pub is_moved: bool,
 }
 
@@ -118,7 +124,7 @@ impl Relay {
                 });
             }
             let since_ms = waiting.computed_ms.map_or(Some(sent_ms), |at| at.get().copied());
-            if let Some(failure) = since_ms.and_then(|since_ms| self.left_behind(waiting, since_ms)) {
+            if let Some(failure) = since_ms.and_then(|since_ms| self.late(waiting, since_ms)) {
                 return Err(failure);
             }
         }
@@ -171,10 +177,16 @@ impl Relay {
         self.fleet.pace_of_peers(engine, pace).max(engine.paces().mean(pace))
     }
 
+    /// The failure of a leg that could be served since `since_ms`, if it is late for what its
+    /// engine does otherwise. Where nobody could stand in for the engines that it needs it is waited
+    /// for.
+    pub(super) fn late(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
+        self.left_behind(waiting, since_ms).or_else(|| self.alone_in_vain(waiting, since_ms))
+    }
+
     /// The failure of a leg that could have its KV since `since_ms`, if it is late though answers
-    /// to others have begun, or though its engine has no other leg and was quicker before. Where
-    /// nobody could stand in for either engine it is waited for.
-    pub(super) fn left_behind(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
+    /// to others have begun.
+    fn left_behind(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
         let Waiting { engine, producer, pace, .. } = waiting;
         let (fleet, producer) = (&self.fleet, producer?);
         let waited_ms = fleet.now_ms().saturating_sub(since_ms);
@@ -185,14 +197,59 @@ impl Relay {
         }
         let others_begin =
             || engine.health().served_ms() > since_ms || fleet.peers_serve_since(engine, since_ms);
-        let is_idle = || engine.load().requests() <= 1 && engine.external_load().0 == 0;
         let is_left = waited_ms >= allowed_ms
-            && (others_begin() || is_idle() && !engine.paces().mean(pace).is_zero())
+            && others_begin()
             && [engine, producer].iter().any(|it| fleet.has_other(it.role(), &[it.id()]));
         is_left.then(|| {
             let detail = format!("no byte within {waited_ms} ms in which it could have had its KV");
             Failure { since_ms: Some(since_ms), ..Failure::new(FailureKind::Timeout, true, detail) }
         })
+    }
+
+    /// The failure of a leg whose engine has nothing else to do, as far as is known, if it takes
+    /// longer than legs of its kind did. A request is moved for that once: the engines may be slow
+    /// as a whole.
+    fn alone_in_vain(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
+        let Waiting { engine, producer, pace, is_moved, .. } = waiting;
+        let (fleet, pace) = (&self.fleet, pace?);
+        let waited_ms = fleet.now_ms().saturating_sub(since_ms);
+        let is_only = engine.load().working() <= 1 || pace == Pace::Call && engine.has_only_uncalled();
+        let may_move = || {
+            [Some(engine), producer].into_iter().flatten().any(|it| fleet.has_other(it.role(), &[it.id()]))
+        };
+        let is_in_vain = !is_moved
+            && waited_ms >= self.alone_ms(waiting, pace)
+            && is_only
+            && engine.external_load().0 == 0
+            && engine.health().served_ms() <= since_ms
+            && may_move();
+        is_in_vain.then(|| {
+            // Without KV of others there is nobody else whose fault it could be.
+            let why = if producer.is_some() { FailureKind::Timeout } else { FailureKind::Stuck };
+            let detail = format!("no byte within {waited_ms} ms of an engine that has nothing else to do");
+            Failure { since_ms: Some(since_ms), ..Failure::new(why, true, detail) }
+        })
+    }
+
+    /// The time after which a leg without a byte is too late on an engine that has no other.
+    fn alone_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
+        let is_known = !self.usual(waiting.engine, pace).is_zero();
+        let is_answer = matches!(pace, Pace::Streamed | Pace::Whole | Pace::Alone);
+        // Prompts differ more than first bytes do, and a decoder may be full of what others sent.
+        let times = if is_known && is_answer { TIMES_IN_LINE } else { TIMES_ON_TRIAL };
+        let allowed_ms = self.allowed_ms(waiting, pace).saturating_mul(times);
+        let longest_ms = match pace {
+            Pace::Whole | Pace::Alone if is_known => self.learned_ms(waiting, pace),
+            Pace::Whole | Pace::Alone => self.whole_ms(waiting, FIRST_WHOLE),
+            Pace::Streamed | Pace::Prompt | Pace::Call => u64::MAX,
+        };
+        allowed_ms.min(longest_ms)
+    }
+
+    /// The time until the last byte of an answer that takes so long once its prompt is computed.
+    fn whole_ms(&self, waiting: Waiting<'_>, answer: Duration) -> u64 {
+        let allowed = self.settings.now().computing(LEAST, waiting.tokens).saturating_add(answer);
+        u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The time after which a leg without a byte is too late, if its engine does nothing else
@@ -216,7 +273,7 @@ impl Relay {
     /// on an engine that has done nothing else meanwhile. An answer that was moved for that is not
     /// moved again: it may be the first of its length.
     fn learned_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
-        let Waiting { engine, tokens, is_moved, .. } = waiting;
+        let Waiting { engine, is_moved, .. } = waiting;
         let longest = match pace {
             Pace::Whole | Pace::Alone if !is_moved => self.fleet.longest_pace(engine, pace),
             _ => Duration::ZERO,
@@ -224,8 +281,6 @@ impl Relay {
         if longest.is_zero() {
             return u64::MAX;
         }
-        let allowed = longest.saturating_mul(TIMES_LONGEST).max(LEAST_WHOLE);
-        let allowed = self.settings.now().computing(LEAST, tokens).saturating_add(allowed);
-        u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX)
+        self.whole_ms(waiting, longest.saturating_mul(TIMES_LONGEST).max(LEAST_WHOLE))
     }
 }

@@ -30,11 +30,11 @@ use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
 use crate::relay::concurrent_decode::Ended;
-use crate::relay::failure::Failure;
+use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::pause;
 use crate::relay::prefill_report::{Answered, PrefillReport};
 use crate::relay::refusals::fetched_or_told;
-use crate::upstream::{SendError, Written};
+use crate::upstream::Written;
 use crate::util::rng;
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
@@ -474,7 +474,7 @@ impl Relay {
             }
             // It may have fetched, or died of it.
             _ if written.get() => Attempt::Unknown,
-            Ok(Err(e)) if e.connect => {
+            Ok(Err(e)) if e.why == FailureKind::Connect => {
                 self.fleet.report(reservation.instance(), Outcome::Unreachable);
                 Attempt::Unseen
             }
@@ -489,9 +489,10 @@ impl Relay {
         reservation: &Reservation,
         salt: Option<u64>,
         written: &Written,
-    ) -> Result<StatusCode, SendError> {
+    ) -> Result<StatusCode, Failure> {
         let edit = dialect::release_edit(lost.ask.api, &lost.ask.body, &lost.handoff, salt);
-        Ok(self.upstream.send(lost.ask.leg(reservation, &edit), written).await?.status())
+        let leg = lost.ask.leg(reservation, &edit);
+        Ok(self.send(leg, &lost.ask.headers, written).await?.status())
     }
 }
 

@@ -175,6 +175,7 @@ impl Follower {
         self.tape.as_ref().ok()?.broke().map(|broke| match broke {
             Break::Failed => Cause::Failed,
             Break::Recomputed => Cause::Recomputed,
+            Break::Ended => Cause::Ended,
         })
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::fleet::{Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::relay::failure::{Failure, FailureKind};
+use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, DecodeTarget};
 use crate::relay::{Relay, Tries};
 use crate::route::Reported;
@@ -74,7 +74,7 @@ impl Relay {
             }
             (Ok(_), prefill) => prefill.into_iter().for_each(Reservation::computed_unseen),
             (Err(failure), _) => {
-                tries.is_moved |= failure.why == FailureKind::Stuck;
+                tries.is_moved |= failure.is_of_silence();
                 self.fleet.report(&engine, failure.outcome());
                 tries.shunned.push(engine.id());
             }

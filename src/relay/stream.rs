@@ -276,6 +276,9 @@ impl Stream {
         if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.silence.end()) {
             self.relay.fleet.report(instance, Outcome::Failed);
             instance.meter().failed(reason);
+            if cause == Cause::Broken {
+                self.relay.fleet.doubt_process(instance);
+            }
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Tries {
     pub(super) busy_rounds: u32,
     /// Some engine did nothing with it.
     pub(super) is_moved: bool,
+    /// Of decode attempts: some prefiller did.
+    pub(super) is_prefill_moved: bool,
 }
 
 impl Tries {
@@ -54,8 +56,19 @@ impl Tries {
     /// The same attempts for a task of their own, without the right to prefill.
     pub(super) fn copy(&self) -> Tries {
         let (tried, suspects, shunned) = (self.tried.clone(), self.suspects.clone(), self.shunned.clone());
-        let Tries { left, made, busy_rounds, is_moved, .. } = *self;
-        Tries { left, made, tried, suspects, shunned, refusals: None, passage: None, busy_rounds, is_moved }
+        let Tries { left, made, busy_rounds, is_moved, is_prefill_moved, .. } = *self;
+        Tries {
+            left,
+            made,
+            tried,
+            suspects,
+            shunned,
+            refusals: None,
+            passage: None,
+            busy_rounds,
+            is_moved,
+            is_prefill_moved,
+        }
     }
 
     pub(super) fn start(&mut self, instance: &Instance) {

@@ -284,7 +284,8 @@ impl Relay {
     async fn begin_trial(&self, role: Role) -> Result<Trial, Error> {
         let trial = self.fleet.vacancy(role).begin_trial(self.fleet.now_ms()).ok_or_else(|| nobody(role))?;
         let members = self.fleet.members(role);
-        let serving = || members.iter().filter(|it| !it.draining());
+        // One that serves another model can't answer, and is asked for its models by probes.
+        let serving = || members.iter().filter(|it| !it.draining() && !it.health().serves_other_model());
         // What fails requests while it answers probes is seen by requests alone.
         if serving().any(|it| !it.health().is_out_of_reach()) {
             return Ok(trial);

@@ -331,15 +331,7 @@ async fn once(
     let settings = gateway.relay.settings.now();
     let time = settings.computing(settings.answer, engine_request.tokens);
     let answered = async {
-        let response = match gateway.relay.upstream.send(leg, &written).await {
-            Ok(response) => response,
-            Err(e) => {
-                return failed(
-                    if e.connect { FailureKind::Connect } else { FailureKind::Broken },
-                    e.causes(),
-                );
-            }
-        };
+        let response = gateway.relay.send(leg, &engine_request.headers, &written).await?;
         match response.status() {
             // vLLM answers 501 for what a model can't do: the same everywhere, and for the client
             // to read.

@@ -73,6 +73,8 @@ pub struct Gap {
     pub why: String,
     /// The status of the answer, where there was one that is no 200.
     pub status: Option<StatusCode>,
+    /// True if no whole answer came.
+    pub is_unanswered: bool,
 }
 
 /// No route of the engine answered at all.
@@ -161,6 +163,7 @@ fn read<T>(
     gaps: &mut Vec<Gap>,
     reader: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Option<T> {
+    let is_unanswered = outcome.is_err();
     let (why, status) = match outcome {
         Err(why) => (why, None),
         Ok((StatusCode::OK, body)) => match reader(&body) {
@@ -169,7 +172,7 @@ fn read<T>(
         },
         Ok((status, _)) => (format!("it answered with status {}", status.as_u16()), Some(status)),
     };
-    gaps.push(Gap { path, why, status });
+    gaps.push(Gap { path, why, status, is_unanswered });
     None
 }
 

@@ -50,17 +50,34 @@ struct Kept {
     wire: Wire,
 }
 
+/// Outcomes of looking for a connection that waits.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// One that its engine has not closed, as far as is known.
+    Waiting(Wire),
+    /// The engine has closed all that waited, before their time: its process may have ended.
+    Closed,
+    /// None waited, or not long ago.
+    Nothing,
+}
+
 impl Idle {
-    /// A connection that its engine has not closed, as far as is known.
-    pub(super) fn take(&self, key: &Key) -> Option<Wire> {
+    /// Takes the youngest connection that works.
+    pub(super) fn take(&self, key: &Key) -> Taken {
+        let mut taken = Taken::Nothing;
         loop {
-            let mut kept = {
+            let popped = {
                 let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                all.get_mut(key)?.pop_back()?
+                all.get_mut(key).and_then(VecDeque::pop_back)
             };
-            if kept.since.elapsed() < POOL_IDLE && kept.wire.is_quiet() {
-                return Some(kept.wire);
+            let Some(mut kept) = popped else { return taken };
+            if kept.since.elapsed() >= POOL_IDLE {
+                continue;
             }
+            if kept.wire.is_quiet() {
+                return Taken::Waiting(kept.wire);
+            }
+            taken = Taken::Closed;
         }
     }
 
@@ -76,18 +93,29 @@ impl Idle {
         };
     }
 
-    /// Closes those that are old or that their engines have closed.
-    pub(super) fn sweep(&self) {
-        let mut closed = Vec::new();
+    /// Closes those that are old or that their engines have closed; returns the engines that have
+    /// closed all of theirs before their time.
+    pub(super) fn sweep(&self) -> Vec<Key> {
+        let (mut closed, mut gone) = (Vec::new(), Vec::new());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, queue| {
+        all.retain(|key, queue| {
+            let mut is_early = false;
             for mut kept in std::mem::take(queue) {
-                let good = kept.since.elapsed() < POOL_IDLE && kept.wire.is_quiet();
-                if good { queue.push_back(kept) } else { closed.push(kept) }
+                let is_young = kept.since.elapsed() < POOL_IDLE;
+                if is_young && kept.wire.is_quiet() {
+                    queue.push_back(kept);
+                } else {
+                    is_early |= is_young;
+                    closed.push(kept);
+                }
+            }
+            if queue.is_empty() && is_early {
+                gone.push(key.clone());
             }
             !queue.is_empty()
         });
         drop(all);
+        gone
     }
 
     #[cfg(test)]
@@ -116,24 +144,35 @@ mod tests {
         let idle = Idle::default();
         let (wire, _engine) = pair();
         idle.keep(key("a:1"), wire);
-        assert!(idle.take(&key("b:1")).is_none());
-        assert!(idle.take(&key("a:1")).is_some());
-        assert!(idle.take(&key("a:1")).is_none());
+        assert!(matches!(idle.take(&key("b:1")), Taken::Nothing));
+        assert!(matches!(idle.take(&key("a:1")), Taken::Waiting(_)));
+        assert!(matches!(idle.take(&key("a:1")), Taken::Nothing));
 
         let (wire, engine) = pair();
         idle.keep(key("a:1"), wire);
         drop(engine);
-        assert!(idle.take(&key("a:1")).is_none());
+        assert!(matches!(idle.take(&key("a:1")), Taken::Closed));
+        assert!(matches!(idle.take(&key("a:1")), Taken::Nothing));
 
         let (wire, mut engine) = pair();
         idle.keep(key("a:1"), wire);
         engine.write_all(b"HTTP/1.1 408").await.unwrap();
-        assert!(idle.take(&key("a:1")).is_none());
+        assert!(matches!(idle.take(&key("a:1")), Taken::Closed));
 
         let (wire, _engine) = pair();
         idle.keep(key("a:1"), wire);
         tokio::time::advance(POOL_IDLE).await;
-        assert!(idle.take(&key("a:1")).is_none());
+        assert!(matches!(idle.take(&key("a:1")), Taken::Nothing), "it is old, and says nothing");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_keeps_one_connection_has_not_ended() {
+        let idle = Idle::default();
+        let ((old, _engine), (young, closed)) = (pair(), pair());
+        idle.keep(key("a:1"), old);
+        idle.keep(key("a:1"), young);
+        drop(closed);
+        assert!(matches!(idle.take(&key("a:1")), Taken::Waiting(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -146,8 +185,8 @@ mod tests {
         idle.keep(key("a:1"), live);
         idle.keep(key("b:1"), dead);
         drop(gone);
-        idle.sweep();
-        assert_eq!(idle.len(), 1);
+        let closed: Vec<_> = idle.sweep().into_iter().map(|key| key.authority.to_string()).collect();
+        assert_eq!((idle.len(), closed), (1, vec!["b:1".to_owned()]));
         assert!(old_engine.write_all(b"x").await.is_err());
     }
 

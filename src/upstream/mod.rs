@@ -33,7 +33,7 @@ mod tests;
 mod wire;
 
 use exchange::{Exchange, Failed, Pieces, StartedResponse};
-use idle::{Idle, Key};
+use idle::{Idle, Key, Taken};
 
 pub use connect::{ConnectError, Connector, Dial, Dialling};
 pub use exchange::ExchangeError;
@@ -116,13 +116,15 @@ impl Upstream {
         if engine.tls { self.connector.tls().check() } else { Ok(()) }
     }
 
-    /// Closes connections that nobody came for in time; to be called now and then.
-    pub fn sweep(&self) {
-        self.idle.sweep();
+    /// Closes connections that nobody came for in time; to be called now and then. Returns the
+    /// engines that have closed theirs themselves.
+    pub fn sweep(&self) -> Vec<Authority> {
+        self.idle.sweep().into_iter().map(|key| key.authority).collect()
     }
 
     /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the
-    /// engine.
+    /// engine. If the engine has closed the connections that waited, its health is told before
+    /// this returns, and nothing is sent before the future is polled.
     ///
     /// # Errors
     /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the
@@ -134,10 +136,15 @@ impl Upstream {
     ) -> impl Future<Output = Result<Response<Reply>, SendError>> + Send + 'a {
         // What only the head is made of is gone before the exchange begins: its future is as small
         // as can be.
-        let (method, wanted) = (leg.method.clone(), wanted(leg));
+        let (method, health) = (leg.method.clone(), leg.instance.health());
+        let wanted = wanted(leg);
+        let taken = wanted.as_ref().map_or(Taken::Nothing, |(key, _)| self.idle.take(key));
+        if matches!(taken, Taken::Closed) {
+            health.note_lost_connections();
+        }
         async move {
             let (key, pieces) = wanted?;
-            self.exchange(key, pieces, &method, written).await
+            self.exchange(key, taken, pieces, &method, written).await
         }
     }
 
@@ -151,30 +158,37 @@ impl Upstream {
             at.authority().parse().map_err(|e: http::uri::InvalidUri| unusable(e.into()))?;
         let head = head::write(&Method::GET, path, authority.as_str(), &HeaderMap::new(), 0);
         let key = Key { tls: false, authority };
-        self.exchange(key, Pieces::from_iter([head]), &Method::GET, &Written::default()).await
+        let taken = self.idle.take(&key);
+        self.exchange(key, taken, Pieces::from_iter([head]), &Method::GET, &Written::default()).await
     }
 
-    /// Over a connection that waits, if there is one that works, or over a new one.
+    /// Over the connection that was taken, or over a new one.
     async fn exchange(
         &self,
         key: Key,
+        mut taken: Taken,
         mut pieces: Pieces,
         method: &Method,
         written: &Written,
     ) -> Result<Response<Reply>, SendError> {
         loop {
-            let waiting = self.idle.take(&key);
-            let used_before = waiting.is_some();
-            let wire = match waiting {
-                Some(wire) => wire,
-                None => {
+            let (wire, used_before) = match taken {
+                Taken::Waiting(wire) => (wire, true),
+                Taken::Closed | Taken::Nothing => {
                     let connecting = Box::pin(self.connector.connect(&key.authority, key.tls));
-                    connecting.await.map_err(unusable)?
+                    (connecting.await.map_err(unusable)?, false)
                 }
             };
             match Exchange::new(wire, pieces, method, written).run().await {
-                // It was closed just now.
-                Err(Failed { unsent: Some(again), .. }) if used_before => pieces = *again,
+                // It was closed just now. Another one that still waits shows that the engine lives;
+                // without one the caller decides whom to ask.
+                Err(Failed { unsent: Some(again), why }) if used_before => {
+                    taken = self.idle.take(&key);
+                    if !matches!(taken, Taken::Waiting(_)) {
+                        return Err(SendError { connect: false, source: Box::new(why) });
+                    }
+                    pieces = *again;
+                }
                 outcome => return self.begun(key, outcome),
             }
         }

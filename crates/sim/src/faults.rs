@@ -136,6 +136,9 @@ pub enum FaultKind {
     ErrorEvent,
     /// A stream ends cleanly after so many events.
     EndAfterEvents(usize),
+    /// After so many events a stream has its usage and `[DONE]`, and no choice a finish reason:
+    /// vLLM's generators end so for a request that was aborted.
+    HollowAfterEvents(usize),
     /// After so many events a stream is given up, to be prefilled again: what vllm-ascend's
     /// recompute scheduler does.
     RecomputeAfterEvents(usize),
@@ -180,6 +183,7 @@ impl FaultKind {
             "close_without_done" => FaultKind::CloseWithoutDone,
             "error_event" => FaultKind::ErrorEvent,
             "end_after_events" => FaultKind::EndAfterEvents(count("events")?),
+            "hollow_after_events" => FaultKind::HollowAfterEvents(count("events")?),
             "recompute_after_events" => FaultKind::RecomputeAfterEvents(count("events")?),
             "bad_handoff" => FaultKind::BadHandoff(raw("raw")?),
             "retired" => FaultKind::Retired,

@@ -194,6 +194,7 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) 
             }
             FaultKind::ErrorEvent => asked.twist = Some(StreamFault::Error.after(EVENTS_BEFORE_FAULT)),
             FaultKind::EndAfterEvents(events) => asked.twist = Some(StreamFault::Truncate.after(events)),
+            FaultKind::HollowAfterEvents(events) => asked.twist = Some(StreamFault::Hollow.after(events)),
             FaultKind::RecomputeAfterEvents(events) => {
                 asked.twist = Some(StreamFault::Recompute.after(events))
             }

@@ -33,6 +33,8 @@ pub enum StreamFault {
     Truncate,
     /// An error event, then `[DONE]`.
     Error,
+    /// Usage, where it is asked for, and `[DONE]`.
+    Hollow,
     /// A last event that says that the request is to be prefilled again.
     Recompute,
 }
@@ -107,6 +109,12 @@ impl Sse {
             (StreamFault::Error, _) => {
                 self.out.extend([ApiFailure::internal().event(), Bytes::from_static(DONE)])
             }
+            (StreamFault::Hollow, Phase::Writing(generation, _)) => {
+                let mut made = Vec::new();
+                self.format.end(generation.counts, &mut made);
+                self.out.extend(made);
+            }
+            (StreamFault::Hollow, _) => self.out.push_back(Bytes::from_static(DONE)),
             (StreamFault::Recompute, Phase::Writing(generation, _)) => {
                 let finish = Some(Finish::Stop("recomputed".to_owned()));
                 let piece = Piece { choice: 0, token: tokens::HELD, text: String::new(), finish };

@@ -15,6 +15,8 @@ use crate::tokenization::Facts;
 
 /// Clocks that differ by no more do no harm.
 const CLOCK_S: i64 = 5;
+/// A question without an answer in time, in the words of the visits.
+const SILENT: &str = "answer within";
 /// Names of models that are told.
 const NAMES: usize = 8;
 
@@ -66,7 +68,9 @@ fn away(visit: &Visit, why: &str, report: &mut Report) {
     let (member, took) = (&visit.member, visit.took.as_millis());
     let (who, key) = (member.who(), members::key(member.role));
     let advice = words::advice(&member.engine, why);
-    if member.named {
+    // Something listens at the default address, and does not answer.
+    let is_silent = why.contains(SILENT);
+    if member.named || is_silent {
         return report.say(Grade::Bad, format!("{who} can't be asked: {why} (after {took} ms); {advice}"));
     }
     let text = format!("{who} is the default, since {key} names none, and can't be asked: {why}");
@@ -114,6 +118,9 @@ fn served(config: &Config, who: &str, facts: &Facts, report: &mut Report) {
             (true, true) => (Grade::Bad, "it does not take engine.api_key: is that its --api-key?"),
             (true, false) => {
                 (Grade::Warn, "it wants a key: set engine.api_key, or clients must send the engine's own")
+            }
+            (false, _) if gap.is_unanswered => {
+                (Grade::Bad, "every client asks for that: look into the engine's log")
             }
             (false, _) => (Grade::Warn, "which models it serves is not known"),
         };

@@ -19,19 +19,22 @@ use crate::tokenization::exchange::{authorized, exchange, url};
 
 /// Engines that are asked at once for a prompt of one word.
 pub(super) const AT_ONCE: usize = 16;
+/// A prompt of one word may stand in an engine's line: so many times as long as another question it
+/// may take.
+const PROMPT_TIMES: u32 = 5;
 /// The largest answer that is read.
 const ANSWER_BYTES: usize = 1 << 20;
-const PATH: &str = "/v1/completions";
+pub(super) const PATH: &str = "/v1/completions";
 
 /// Outcome of one prefiller's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum HandoffAnswer {
     /// There was a hand-off.
     Over,
     /// There was none.
     Nothing,
     /// It computed nothing: it answered so, or not at all.
-    Unknown(Option<StatusCode>),
+    Unknown(Result<StatusCode, String>),
 }
 
 /// The request of one check.
@@ -83,8 +86,8 @@ fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
             Grade::Note,
             format!("{NOTHING}: right if a pool carries the KV, else it lacks --kv-transfer-config"),
         ),
-        HandoffAnswer::Unknown(status) => {
-            let (grade, text) = generate::judge(status);
+        HandoffAnswer::Unknown(answered) => {
+            let (grade, text) = generate::judge(answered);
             (grade, format!("it is not known if it hands over: {text}"))
         }
     }
@@ -109,11 +112,12 @@ impl<'a> Question<'a> {
     async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> HandoffAnswer {
         let transfer = Transfer { id: uuid::Uuid::new_v4().as_u128(), ..Transfer::default() };
         let edit = self.dialect.prefill_edit(Api::Completions, &self.body, &transfer);
-        let Some((status, answer)) = self.send(prefiller, &edit).await else {
-            return HandoffAnswer::Unknown(None);
+        let (status, answer) = match self.send(prefiller, &edit).await {
+            Ok(answered) => answered,
+            Err(why) => return HandoffAnswer::Unknown(Err(why)),
         };
         if status != StatusCode::OK {
-            return HandoffAnswer::Unknown(Some(status));
+            return HandoffAnswer::Unknown(Ok(status));
         }
         let read = self.dialect.read_prefill(Api::Completions, answer, &transfer);
         let Some(handoff) = read.ok().and_then(|read| read.handoff) else { return HandoffAnswer::Nothing };
@@ -125,11 +129,12 @@ impl<'a> Question<'a> {
         HandoffAnswer::Over
     }
 
-    pub(super) async fn send(&self, engine: &Endpoint, edit: &Edit) -> Option<(StatusCode, Bytes)> {
+    /// Sends the prompt; the error says in words why there is no answer.
+    pub(super) async fn send(&self, engine: &Endpoint, edit: &Edit) -> Result<(StatusCode, Bytes), String> {
         let call = self.asker.client.post(url(engine, PATH)).body(self.body.splice(edit).to_bytes());
         let call = call.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let call = authorized(call.header("x-request-id", &self.id), self.asker.authorization.as_ref());
-        exchange(call, self.asker.time, ANSWER_BYTES).await.ok()
+        exchange(call, self.asker.time.saturating_mul(PROMPT_TIMES), ANSWER_BYTES).await
     }
 }
 
@@ -143,8 +148,9 @@ mod tests {
         assert_eq!([grade(false, true), grade(true, false), grade(true, true)], [Grade::Bad; 3]);
         assert_eq!(grade(false, false), Grade::Note);
         assert_eq!(judge(HandoffAnswer::Over, true, true).0, Grade::Good);
-        assert_eq!(judge(HandoffAnswer::Unknown(None), true, true).0, Grade::Warn);
-        let refused = HandoffAnswer::Unknown(Some(StatusCode::UNAUTHORIZED));
+        let late = HandoffAnswer::Unknown(Err("no whole answer within 15000 ms".to_owned()));
+        assert_eq!(judge(late, true, true).0, Grade::Bad);
+        let refused = HandoffAnswer::Unknown(Ok(StatusCode::UNAUTHORIZED));
         assert_eq!(judge(refused, true, true).0, Grade::Bad);
     }
 }

@@ -56,7 +56,7 @@ async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {
     let begun = Instant::now();
     let engine = member.engine.clone();
     let greet = async {
-        let greeted = greet(asker, &engine.url(&config.health.probe_path)).await;
+        let greeted = greet(asker, &engine, &config.health.probe_path).await;
         (greeted, begun.elapsed())
     };
     let told = facts::fetch(&asker.client, &engine, asker.authorization.as_ref(), asker.time);
@@ -64,7 +64,7 @@ async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {
     let told = match (greeted, facts) {
         (Ok((health, ahead_s)), Ok(facts)) => Ok(EngineReport { health, ahead_s, facts, signs }),
         (Err(why), _) => Err(why),
-        (_, Err(error)) => Err(error.why),
+        (_, Err(error)) => Err(format!("GET /version, /v1/models and /metrics: {}", error.why)),
     };
     Visit { member, told, took }
 }
@@ -79,9 +79,9 @@ async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs>
 }
 
 /// Status, and how far the clock there is ahead; the body is not read.
-async fn greet(asker: &Asker, url: &str) -> Result<(StatusCode, Option<i64>), String> {
-    let call = authorized(asker.client.get(url), asker.authorization.as_ref());
-    let late = || format!("no answer within {} ms", asker.time.as_millis());
+async fn greet(asker: &Asker, engine: &Endpoint, path: &str) -> Result<(StatusCode, Option<i64>), String> {
+    let call = authorized(asker.client.get(engine.url(path)), asker.authorization.as_ref());
+    let late = || format!("GET {path}: no answer within {} ms", asker.time.as_millis());
     let answer = tokio::time::timeout(asker.time, call.send()).await.map_err(|_| late())?;
     let answer = answer.map_err(|error| causes(&error))?;
     let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());

@@ -29,6 +29,10 @@ pub struct Transcript {
     seen: SentText,
     leg: Leg,
     held: Vec<Entry>,
+    /// Usage that came before the answer has ended: it is dropped if nothing follows it.
+    early_usage: Bytes,
+    /// Something went out that can't be followed, perhaps the word of a failure.
+    is_unknown: bool,
     broke: Option<Break>,
 }
 
@@ -39,6 +43,8 @@ pub enum Break {
     Failed,
     /// The engine gave the request up ([`AbortSign`](super::AbortSign)).
     Recomputed,
+    /// `[DONE]` came, and the answer has not ended.
+    Ended,
 }
 
 /// Ways in which a broken stream goes on.
@@ -118,7 +124,15 @@ struct Entry {
 impl Transcript {
     /// Nothing has been sent yet.
     pub fn new(plan: Plan) -> Transcript {
-        Transcript { plan, seen: SentText::default(), leg: Leg::Own, held: Vec::new(), broke: None }
+        Transcript {
+            plan,
+            seen: SentText::default(),
+            leg: Leg::Own,
+            held: Vec::new(),
+            early_usage: Bytes::new(),
+            is_unknown: false,
+            broke: None,
+        }
     }
 
     /// The break of the decoder's stream; events after it are dropped.
@@ -157,6 +171,7 @@ impl Transcript {
     /// The reason for which that can't be exact.
     pub fn next(&mut self, body: &Object, cached: Option<u64>) -> Result<Next, Reason> {
         self.held.clear();
+        self.early_usage = Bytes::new();
         self.broke = None;
         match self.seen.phase {
             Phase::Nothing => {
@@ -241,6 +256,11 @@ impl Transcript {
         }
         let data = frame.data();
         if data.trim_ascii() == b"[DONE]" {
+            // The client would take what it has for the whole answer.
+            if self.seen.phase < Phase::Finished && !self.is_unknown {
+                self.broke = Some(Break::Ended);
+                return;
+            }
             self.release(out);
             return out.extend_from_slice(frame.whole());
         }
@@ -268,11 +288,16 @@ impl Transcript {
     /// Puts an event where it belongs: to the client, among those that are held, or nowhere.
     fn event(&mut self, event: &Event, rewritten: Bytes, frame: Bytes, out: &mut BytesMut) {
         let Some(choice) = &event.choice else {
+            let is_usage = event.top.given("usage").is_some();
+            if is_usage && self.seen.phase < Phase::Finished && !self.is_unknown {
+                self.early_usage = frame;
+                return;
+            }
             self.release(out);
-            match event.top.given("usage") {
-                Some(_) => self.seen.usage = true,
+            match is_usage {
+                true => self.seen.usage = true,
                 // A refusal of the request, or something unknown: sent once.
-                None => self.unknown(),
+                false => self.unknown(),
             }
             return out.extend_from_slice(&frame);
         };
@@ -308,6 +333,7 @@ impl Transcript {
 
     /// Something goes out that can't be followed.
     fn unknown(&mut self) {
+        self.is_unknown = true;
         self.forget(Reason::Unreadable);
         self.seen.phase = self.seen.phase.max(Phase::Text);
     }
@@ -326,6 +352,9 @@ impl Transcript {
         for entry in std::mem::take(&mut self.held) {
             self.send(entry, out);
         }
+        let usage = std::mem::take(&mut self.early_usage);
+        self.seen.usage |= !usage.is_empty();
+        out.extend_from_slice(&usage);
     }
 
     fn send(&mut self, entry: Entry, out: &mut BytesMut) {

@@ -95,9 +95,13 @@ impl Capacity {
         busy_ms > self.taken_ms.load(Ordering::Relaxed) && now_ms.saturating_sub(busy_ms) < BUSY_MS
     }
 
-    /// True if it has said nothing of being busy for a while.
+    /// True if it has said nothing of being busy for a while: for twice the pause in which it is
+    /// asked for more at the least. What was learned is forgotten then, and learned anew at the
+    /// price of a prefill for each refusal.
     pub fn is_calm(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.busy_ms.load(Ordering::Relaxed)) >= BUSY_MS
+        let pause_ms = PAUSE_MS << self.level.load(Ordering::Relaxed).min(MAX_LEVEL);
+        let passed_ms = now_ms.saturating_sub(self.busy_ms.load(Ordering::Relaxed));
+        passed_ms >= BUSY_MS.max(pause_ms.saturating_mul(2))
     }
 
     /// True if it has `running` requests of ours, and takes no more, as it said a while ago.
@@ -173,5 +177,6 @@ mod tests {
         }
         capacity.refused(at_ms, 0);
         assert!(capacity.is_busy(at_ms) && !capacity.is_busy(at_ms + BUSY_MS));
+        assert!(!capacity.is_calm(at_ms + 6_399) && capacity.is_calm(at_ms + 6_400));
     }
 }

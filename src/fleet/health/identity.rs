@@ -10,6 +10,8 @@
 const MOST_IDS: usize = 64;
 /// So many answers by one id alone, and there is but one: another is another process.
 const STEADY: u32 = 8;
+/// Questions for its models that an engine may leave unanswered. One that begins may be slow once.
+const MOST_UNANSWERED: u32 = 3;
 /// Start times are seconds; two that differ by less are one, printed by different hands.
 const SAME_START_S: f64 = 0.5;
 
@@ -27,6 +29,10 @@ pub struct Identity {
     start_asked: bool,
     /// It was asked for its models since it was out of reach, or refused one.
     models_asked: bool,
+    /// It is to be asked for both at once, and not with the next probe that is due.
+    hurried: bool,
+    /// Questions for its models in a row that brought no answer.
+    unanswered: u32,
 }
 
 impl Identity {
@@ -45,6 +51,28 @@ impl Identity {
     /// It is being asked for its models.
     pub fn models_asked(&mut self) {
         self.models_asked = true;
+    }
+
+    /// Its process may be another one by now: it is asked again, at once, what it was asked at its
+    /// start.
+    pub fn doubt(&mut self) {
+        self.start_asked = false;
+        self.models_asked = false;
+        self.hurried = true;
+        self.unanswered = 0;
+    }
+
+    /// True once after a doubt: it is to be asked at once.
+    pub fn take_hurry(&mut self) -> bool {
+        std::mem::take(&mut self.hurried)
+    }
+
+    /// It did not say which models it serves. True if it is to be asked again: one that never says
+    /// is not asked for ever.
+    pub fn models_unanswered(&mut self) -> bool {
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.models_asked = self.unanswered >= MOST_UNANSWERED;
+        !self.models_asked
     }
 
     /// It refused a model that another engine serves: its list may have changed.
@@ -138,6 +166,18 @@ mod tests {
         (0..20).for_each(|_| assert!(!it.answered(1)));
         assert!(it.began(Some(1_700_000_100.0)));
         assert!(!it.answered(2), "the same restart");
+    }
+
+    #[test]
+    fn a_doubt_asks_for_all_again_once_at_once_and_three_times_in_vain() {
+        let mut it = Identity::default();
+        it.began(None);
+        it.models_asked();
+        assert!(!it.models_wanted() && !it.start_wanted() && !it.take_hurry());
+        it.doubt();
+        assert!(it.models_wanted() && it.start_wanted() && it.take_hurry() && !it.take_hurry());
+        assert!(it.models_unanswered() && it.models_unanswered() && it.models_wanted());
+        assert!(!it.models_unanswered() && !it.models_wanted());
     }
 
     #[test]

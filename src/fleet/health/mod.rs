@@ -25,6 +25,10 @@ pub use state::{EngineState, News, StateCounts, StateRecord};
 /// another engine tells of itself next.
 const OUT_REST_MS: u64 = 3_600_000;
 
+/// Rest of an engine whose process may be another one, in ms. It ends by its next list of models,
+/// which takes milliseconds.
+const DOUBTED_REST_MS: u64 = 1_000;
+
 /// The health of one engine in one role. Times are milliseconds of the fleet's clock.
 #[derive(Debug)]
 pub struct Health {
@@ -44,6 +48,10 @@ pub struct Health {
     serves_other_model: AtomicBool,
     /// True while no engine that serves can read its KV, for its release.
     lacks_partner: AtomicBool,
+    /// True if it has closed the connections that waited, and nobody has looked into that yet.
+    lost_connections: AtomicBool,
+    /// True while its process may be another one than that which listed its models.
+    is_doubted: AtomicBool,
     /// True once it has answered a probe or a request well.
     answered: AtomicBool,
     /// True while [`Health::record`] has a cause, so that a request that went well need not lock.
@@ -84,6 +92,8 @@ impl Health {
             handoff_failures: AtomicU64::new(0),
             serves_other_model: AtomicBool::new(false),
             lacks_partner: AtomicBool::new(false),
+            lost_connections: AtomicBool::new(false),
+            is_doubted: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             has_cause: AtomicBool::new(false),
             record: Mutex::default(),
@@ -101,12 +111,13 @@ impl Health {
         if self.is_out() {
             return OUT_REST_MS;
         }
-        self.lock().rest_ms(now_ms)
+        let least_ms = if self.is_doubted() { DOUBTED_REST_MS } else { 0 };
+        self.lock().rest_ms(now_ms).max(least_ms)
     }
 
     /// Standing of the engine for a request with this random number.
     pub fn standing(&self, now_ms: u64, dice: u64) -> Standing {
-        if self.is_out() {
+        if self.is_out() || self.is_doubted() {
             return Standing::Resting;
         }
         let breakers = self.lock();
@@ -182,6 +193,26 @@ impl Health {
     /// True while its list of models is not the fleet's.
     pub fn serves_other_model(&self) -> bool {
         self.serves_other_model.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it has closed the connections that waited for requests.
+    pub fn note_lost_connections(&self) {
+        self.lost_connections.store(true, Ordering::Relaxed);
+    }
+
+    /// True once after it has closed them.
+    pub fn take_lost_connections(&self) -> bool {
+        self.lost_connections.load(Ordering::Relaxed) && self.lost_connections.swap(false, Ordering::Relaxed)
+    }
+
+    /// True while its process may be another one than that which listed its models.
+    pub fn is_doubted(&self) -> bool {
+        self.is_doubted.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends that doubt. True if that is news.
+    pub fn set_doubted(&self, is_doubted: bool) -> bool {
+        self.is_doubted.swap(is_doubted, Ordering::Relaxed) != is_doubted
     }
 
     /// Records whether it serves another model than the fleet. True if that is news.

@@ -67,6 +67,8 @@ pub(super) struct Pair {
     meeting: Option<Meeting>,
     /// The prefiller that has written.
     met: Arc<OnceLock<Arc<Instance>>>,
+    /// Another decoder did nothing with the request.
+    is_moved: bool,
     /// Limits of the decoder, once it should have its KV.
     due: Option<Due>,
 }
@@ -104,10 +106,11 @@ impl Relay {
         let (watch, decoder, written) = (meeting.watch(), reservation.instance().clone(), Written::default());
         let (give_up, given_up) = oneshot::channel();
         let (tell, notes) = mpsc::channel(NOTES);
-        let met = Arc::new(OnceLock::new());
+        let (met, is_moved) = (Arc::new(OnceLock::new()), tries.is_moved);
         let begun = BegunDecode { reservation, origin: Origin::Called(met.clone()) };
         let decode = boxed(|| self.clone().decode_called(ask.clone(), begun, written.clone(), given_up));
-        let partner = Partner { decoder: decoder.clone(), written: written.clone(), met: met.clone() };
+        let partner =
+            Partner { decoder: decoder.clone(), written: written.clone(), met: met.clone(), is_moved };
         let awaited = AwaitedCall { meeting, partner };
         let prefill = boxed(|| self.clone().prefill_called(ask.clone(), awaited, tries, tell));
         Ok(Pair {
@@ -118,6 +121,7 @@ impl Relay {
             decode: Some(decode),
             prefill: Some(prefill),
             give_up: Some(give_up),
+            is_moved,
             notes,
             watch,
             meeting: None,
@@ -197,11 +201,12 @@ impl Pair {
         let waiting = Waiting {
             producer: self.met.get(),
             most_tokens: shape.most_tokens,
+            is_moved: self.is_moved,
             ..Waiting::on(&self.decoder, Some(origin::pace(&self.ask)), shape.prompt_tokens)
         };
         let failure = match is_over {
             true => Some(Failure::late(self.patience())),
-            false => self.relay.left_behind(waiting, since_ms),
+            false => self.relay.late(waiting, since_ms),
         };
         if let Some(failure) = failure {
             self.due = None;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{DIALECTS, ask, breakers, failed, in_dialect, steady};
 use crate::common::memory::Memory;
+use crate::common::time::pass;
 use crate::dialects::Spoken;
 
 /// Requests of so many clients, each of which has one at a time: the statuses, and the decoders
@@ -128,4 +129,28 @@ async fn a_prefill_that_does_not_end_is_held_against_the_prefiller() {
     }
     assert!(rested, "the prefiller rests");
     assert!(resting.is_empty(), "decoders {resting:?} rested");
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_is_one_of_a_client_that_is_alone() {
+    let (memory, _listening) = in_dialect(DIALECTS[3], 4).await;
+    assert_eq!(failed(&watched(&memory, 1, 0..24).await.0), 0, "before");
+    swallow(&memory);
+    let (mut rested, mut longest) = (false, Duration::ZERO);
+    let mut slow = Vec::new();
+    for n in 100..200 {
+        let sent = Instant::now();
+        assert_eq!(ask(&memory, n).await, 200, "{n} after {:?}", sent.elapsed());
+        longest = longest.max(sent.elapsed());
+        if sent.elapsed().as_secs() > 1 {
+            slow.push((n, sent.elapsed().as_secs()));
+        }
+        // In step with the pauses of breakers the same two engines would always meet.
+        pass(Duration::from_millis(37 * (n as u64 % 5))).await;
+        rested |= breakers(&memory, Role::Prefill)[0] != State::Closed;
+        assert_eq!(breakers(&memory, Role::Prefill)[1..], [State::Closed; 3], "{n}");
+        assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 4], "{n}: decoders do well with others");
+    }
+    assert!(rested, "the prefiller rests: {slow:?}");
+    assert!(longest.as_secs() < 60, "one waited {longest:?}");
 }

@@ -329,3 +329,58 @@ async fn a_trial_that_takes_its_time_is_waited_for() {
         );
     }
 }
+
+/// The longest time that one of a client's requests takes, one after the other, half of which are
+/// streamed.
+async fn alone_for(memory: &Memory, count: usize, when: &str) -> Duration {
+    let mut longest = Duration::ZERO;
+    for n in 0..count {
+        let sent = Instant::now();
+        let (status, text) = match n % 2 {
+            0 => whole(memory, &format!("a client alone asks {n}")).await,
+            _ => post(memory, COMPLETIONS, stream(n)).await,
+        };
+        assert_eq!(status, 200, "{when}: {n}: {text}");
+        longest = longest.max(sent.elapsed());
+        pass(Duration::from_secs(1)).await;
+    }
+    longest
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_alone_leaves_a_decoder_that_hangs() {
+    for spoken in &DIALECTS {
+        for before in [0, 8] {
+            let when = format!("{spoken:?} after {before}");
+            let (memory, _listening) = in_dialect(*spoken, 2).await;
+            alone_for(&memory, before, &when).await;
+            assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+            let longest = alone_for(&memory, 12, &when).await;
+            assert!(longest < Duration::from_secs(90), "{when}: one waited {longest:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_it_leave_a_prefiller_that_hangs() {
+    for before in [0, 8] {
+        let memory = Memory::set(2, &working(), config()).await;
+        alone_for(&memory, before, "before").await;
+        assert!(memory.prefillers[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+        let longest = alone_for(&memory, 12, &format!("after {before}")).await;
+        assert!(longest < Duration::from_secs(40), "after {before}: one waited {longest:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_alone_waits_for_engines_that_are_slow_as_a_whole() {
+    let memory = Memory::set(2, &working(), config()).await;
+    for decoder in &memory.decoders {
+        assert!(decoder.inject(Fault::always(FaultKind::Delay(Duration::from_secs(150))).on_path("/v1/")));
+    }
+    let (status, text) = whole(&memory, "a client alone").await;
+    assert_eq!(status, 200, "{text}");
+    let asked = memory.decoders.iter().flat_map(|it| it.seen());
+    let is_prompt = |body: &[u8]| body.windows(14).any(|it| it == b"a client alone");
+    assert!(asked.filter(|seen| is_prompt(&seen.body)).count() <= 2, "it is moved once at most");
+}

@@ -6,6 +6,7 @@
 
 mod absence;
 mod answer;
+mod culprit;
 mod plan;
 mod world;
 

@@ -220,3 +220,107 @@ async fn service_that_does_not_know_the_probe_is_down_until_it_serves() {
     front.end().await;
     prefiller.stop().await;
 }
+
+/// A chat that names no model: it is answered by whatever model the engine has.
+fn unnamed(n: usize) -> String {
+    json!({"messages": [{"role": "user", "content": format!("a {n}")}], "max_tokens": 2}).to_string()
+}
+
+/// The pause between two probes is longer than the test: nothing but the connections tells.
+fn rarely_probing() -> Script {
+    let mut script = probing();
+    script.config.health.probe_ms = 60_000;
+    script
+}
+
+async fn models_are_known(stage: &Stage) {
+    eventually("all models are known", async || {
+        let listed = stage.get("/instances").await.json();
+        listed["instances"].as_array().unwrap().iter().all(|it| it["models"] == json!(["sim"]))
+    })
+    .await;
+}
+
+async fn foreign(role: Role, at: std::net::SocketAddr) -> Engine {
+    Engine::start(EngineSpec { role, model: "another".into(), ..fast() }, at).await.unwrap()
+}
+
+fn chats(engine: &Engine) -> usize {
+    engine.seen().iter().filter(|seen| seen.path == CHAT).count()
+}
+
+#[tokio::test]
+async fn an_engine_that_returns_with_another_model_between_two_probes_answers_nobody() {
+    for (name, role) in [("prefill", Role::Prefill), ("decode", Role::Decode)] {
+        let stage = Stage::set(rarely_probing()).await;
+        models_are_known(&stage).await;
+        for n in 0..8 {
+            assert_eq!(stage.post(CHAT, &unnamed(n)).await.status, 200);
+        }
+        let old = if role == Role::Decode { &stage.decoders[0] } else { &stage.prefillers[0] };
+        assert!(chats(old) > 0, "a connection to it waits");
+        let at = old.addr();
+        old.kill().await;
+        let foreign = foreign(role, at).await;
+        for n in 10..26 {
+            assert_eq!(stage.post(CHAT, &unnamed(n)).await.status, 200, "{name}");
+        }
+        assert_eq!(chats(&foreign), 0, "{name}: it is sent no request");
+        eventually("its models are known", async || {
+            member(stage.gateway, name, at).await["serves_other_model"] == true
+        })
+        .await;
+        stage.end().await;
+        foreign.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn nor_does_one_whose_stream_broke() {
+    let mut script = rarely_probing();
+    script.engine.tpot_ms = 20.0;
+    let stage = Stage::set(script).await;
+    models_are_known(&stage).await;
+    let long = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 500, "stream": true});
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(&post(CHAT, &long.to_string())).await.unwrap();
+    let running = || stage.decoders.iter().find(|it| it.ledger().running > 0);
+    eventually("it generates", async || running().is_some()).await;
+    let old = running().unwrap();
+    let at = old.addr();
+    old.kill().await;
+    let foreign = foreign(Role::Decode, at).await;
+    let broken = client::read_on(&mut socket, Vec::new()).await;
+    assert!(!broken.done(), "{}", broken.text());
+    for n in 0..12 {
+        assert_eq!(stage.post(CHAT, &unnamed(n)).await.status, 200);
+    }
+    assert_eq!(chats(&foreign), 0, "it is sent no request");
+    stage.end().await;
+    foreign.stop().await;
+}
+
+#[tokio::test]
+async fn nor_does_the_only_one_of_its_role() {
+    for (name, role) in [("prefill", Role::Prefill), ("decode", Role::Decode)] {
+        let mut script = rarely_probing();
+        script.config.health.probe_ms = 1_000;
+        let stage = Stage::set(Script { prefillers: 1, decoders: 1, ..script }).await;
+        models_are_known(&stage).await;
+        assert_eq!(stage.post(CHAT, &unnamed(0)).await.status, 200);
+        let old = if role == Role::Decode { &stage.decoders[0] } else { &stage.prefillers[0] };
+        let at = old.addr();
+        old.kill().await;
+        let foreign = foreign(role, at).await;
+        for n in 1..6 {
+            let answer = stage.post(CHAT, &unnamed(n)).await;
+            assert!(answer.status >= 500, "{name}: {} {}", answer.status, answer.text());
+        }
+        assert_eq!(chats(&foreign), 0, "{name}: it is sent no request");
+        foreign.kill().await;
+        let back = engine(role, at).await;
+        eventually("it serves again", async || stage.post(CHAT, &unnamed(9)).await.status == 200).await;
+        stage.end().await;
+        back.stop().await;
+    }
+}

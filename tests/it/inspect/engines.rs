@@ -217,3 +217,35 @@ async fn our_tokens_are_compared_and_the_models_files_opened() {
     let found = check(&nowhere);
     expect(&found, 1, &["pd-proxy: prompt.model_path: /nowhere/tokenizer.json: No such file"]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_answers_nothing_is_bad_with_the_question_and_the_time() {
+    // The kernel accepts connections that nobody takes.
+    let silent = std::net::TcpListener::bind(anywhere()).unwrap();
+    let at = silent.local_addr().unwrap();
+    let decoder = engine(Role::Decode, |_| ()).await;
+    let sets =
+        [set("fleet.prefill", at), set("fleet.decode", decoder.addr()), "timeout.models_ms=200".into()];
+    let words = format!("BAD  prefiller {at} can't be asked: GET /health: no answer within 200 ms");
+    expect(&check(&sets), 3, &[&words]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_answers_all_but_prompts_or_all_but_its_models_is_bad() {
+    for (path, words) in [
+        (
+            "/v1/completions",
+            "a prompt of one word (POST /v1/completions) was not answered: no whole answer within 1000 ms",
+        ),
+        ("/v1/models", "GET /v1/models: no whole answer within 200 ms"),
+    ] {
+        for role in [Role::Prefill, Role::Decode] {
+            let both = pair(|_| ()).await;
+            let hangs = if role == Role::Prefill { &both[0] } else { &both[1] };
+            assert!(hangs.inject(Fault::always(FaultKind::StallBeforeHead).on_path(path)));
+            let who = if role == Role::Prefill { "prefiller" } else { "decoder" };
+            let found = check(&named(&both, &["timeout.models_ms=200"]));
+            expect(&found, 3, &[&format!("BAD  {who} {}", hangs.addr()), words]);
+        }
+    }
+}

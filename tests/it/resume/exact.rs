@@ -47,8 +47,12 @@ async fn broken(script: Script, (path, tokens): (&str, usize), more: Value) -> S
     let more = marked(&more);
     let asked = request(path, tokens, &more);
     let whole = normal(&undisturbed(&stage, &asked).await);
-    for at in 1..=events(&whole) {
-        for what in [FaultKind::EndAfterEvents(at), FaultKind::RecomputeAfterEvents(at)] {
+    let count = events(&whole);
+    for at in 1..=count {
+        // Before the event with the reason, usage and [DONE].
+        let hollow = (at + 3 <= count).then_some(FaultKind::HollowAfterEvents(at));
+        let ends = [FaultKind::EndAfterEvents(at), FaultKind::RecomputeAfterEvents(at)];
+        for what in ends.into_iter().chain(hollow) {
             stage.heal();
             stage.decoders_fail(&first_legs(what.clone()));
             let answer = stage.send(&asked).await;
