@@ -178,8 +178,8 @@ impl Relay {
     }
 
     /// The failure of a leg that could be served since `since_ms`, if it is late for what its
-    /// engine does otherwise. Where nobody could stand in for the engines that it needs it is waited
-    /// for.
+    /// engine does otherwise. Where nobody could stand in for the engines that it needs it is
+    /// waited for.
     pub(super) fn late(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
         self.left_behind(waiting, since_ms).or_else(|| self.alone_in_vain(waiting, since_ms))
     }

@@ -51,8 +51,9 @@ fn engine<const N: usize>(room_bytes: usize) -> (Upstream, [DuplexStream; N]) {
 async fn ask(upstream: &Upstream, body: &[u8], written: &Written) -> Result<Response<Reply>, SendError> {
     let key = Key { tls: false, authority: Authority::from_static("engine:8000") };
     let head = head::write(&Method::POST, "/x", "engine:8000", &HeaderMap::new(), body.len());
+    let taken = upstream.idle.take(&key);
     upstream
-        .exchange(key, Pieces::from_iter([head, Bytes::copy_from_slice(body)]), &Method::POST, written)
+        .exchange(key, taken, Pieces::from_iter([head, Bytes::copy_from_slice(body)]), &Method::POST, written)
         .await
 }
 

@@ -1,5 +1,5 @@
-//! One engine is at fault, whoever reports it: it rests, its peers do not, and after a while clients
-//! notice nothing of it.
+//! One engine is at fault, whoever reports it: it rests, its peers do not, and after a while
+//! clients notice nothing of it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -78,7 +78,8 @@ fn config(spoken: Spoken) -> Config {
     config
 }
 
-/// Clients that ask one after the other for `time`; how many requests they sent, and how many failed.
+/// Clients that ask one after the other for `time`; how many requests they sent, and how many
+/// failed.
 async fn clients(memory: &Memory, time: Duration, numbers: &Cell<u64>) -> (usize, usize) {
     let end = Instant::now() + time;
     let all = join_all((0..CLIENTS).map(async |_| {
@@ -138,10 +139,10 @@ async fn play(spoken: Spoken, culprit: Culprit, rng: &mut Rng) {
 #[test]
 fn one_engine_at_fault_rests_alone_and_clients_hardly_notice() {
     let spoken: Vec<Spoken> = SPOKEN.into_iter().chain(LATER).chain([DECODER_FIRST]).collect();
-    for seed in super::seeds(2) {
+    for seed in super::seeds(1) {
         for (n, spoken) in spoken.iter().enumerate() {
             let rng = &mut Rng(seed * 97 + n as u64);
-            // Each dialect meets each kind, over the seeds.
+            // Each kind is met by some dialect, and over four seeds by each.
             let culprit = Culprit::draw(rng, (seed + n as u64) % 4);
             pd_proxy::util::rng::seed(seed);
             eprintln!("CHAOS_SEED={seed}: {spoken:?}, {culprit:?}");
