@@ -317,7 +317,7 @@ pub(super) fn describe() {
     describe_gauge!(NAMING, "1 when it is known how the engines name KV blocks, else 0");
     describe_counter!(
         POOL_LOOKUPS,
-        "Questions to the pool, by verdict: known, partial, timed_out, off, unreachable, refused, busy"
+        "Questions to the pool, by verdict: answered, partial, timed_out, off, unreachable, refused, busy"
     );
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");

@@ -53,7 +53,7 @@ pub struct Lookup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Every block was asked for.
-    Known,
+    Answered,
     /// A long prompt: told from samples.
     Partial,
     /// No answer within the deadline.
@@ -116,12 +116,12 @@ struct Judge<'a> {
 impl Verdict {
     /// All of them, for tables.
     pub const ALL: [Self; 7] =
-        [Self::Known, Self::Partial, Self::TimedOut, Self::Off, Self::Unreachable, Self::Refused, Self::Busy];
+        [Self::Answered, Self::Partial, Self::TimedOut, Self::Off, Self::Unreachable, Self::Refused, Self::Busy];
 
     /// A short stable name for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Known => "known",
+            Self::Answered => "answered",
             Self::Partial => "partial",
             Self::TimedOut => "timed_out",
             Self::Off => "off",
@@ -369,7 +369,7 @@ impl fmt::Debug for Gate {
 }
 
 fn known(presence: Presence) -> Lookup {
-    let verdict = if presence.sampled { Verdict::Partial } else { Verdict::Known };
+    let verdict = if presence.sampled { Verdict::Partial } else { Verdict::Answered };
     Lookup { presence, verdict }
 }
 

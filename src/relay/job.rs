@@ -131,7 +131,7 @@ mod tests {
         });
         let near = [Near { host: "p0".into(), tier: Tier::Memory, tokens: 80 }].into_iter().collect();
         let presence = Presence { hit_tokens: 80, reach, near, ..Presence::default() };
-        let pool = Some(Lookup { presence, verdict: Verdict::Known });
+        let pool = Some(Lookup { presence, verdict: Verdict::Answered });
         let pool = pool_hits(&PromptLookup { pool, ..PromptLookup::default() }, &fleet);
         let job = Job { prompt_tokens: 100, pool, ..Job::default() };
         let hits = lanes.map(|lane| Hit::of(&job, lane, 0, true));

@@ -131,7 +131,7 @@ impl PromptLookup {
 
     /// The pool's answer, if it gave one.
     pub fn answer(&self) -> Option<&Presence> {
-        let known = |it: &&Lookup| matches!(it.verdict, Verdict::Known | Verdict::Partial);
+        let known = |it: &&Lookup| matches!(it.verdict, Verdict::Answered | Verdict::Partial);
         self.pool.as_ref().filter(known).map(|it| &it.presence)
     }
 
@@ -329,7 +329,7 @@ mod tests {
         let pool = |verdict| Some(Lookup { verdict, presence: presence.clone() });
         let found =
             |pool, told_tokens| PromptLookup { pool, told_tokens, ..PromptLookup::default() }.pooled();
-        assert_eq!(found(pool(Verdict::Known), 64), Some((32, HitSource::Pool)));
+        assert_eq!(found(pool(Verdict::Answered), 64), Some((32, HitSource::Pool)));
         assert_eq!(found(pool(Verdict::Partial), 0), Some((32, HitSource::Pool)));
         assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, HitSource::Events)));
         assert_eq!(found(None, 64), Some((64, HitSource::Events)));
@@ -348,10 +348,10 @@ mod tests {
             (found.pooled().map(|(tokens, _)| tokens), found.fetchable_tokens())
         };
         let own = |fetchable_tokens| LoadableBy::Own { fetchable_tokens };
-        assert_eq!(found(LoadableBy::All, Verdict::Known, 64), (Some(32), 32));
-        assert_eq!(found(own(0), Verdict::Known, 64), (Some(32), 0));
+        assert_eq!(found(LoadableBy::All, Verdict::Answered, 64), (Some(32), 32));
+        assert_eq!(found(own(0), Verdict::Answered, 64), (Some(32), 0));
         assert_eq!(found(own(16), Verdict::Partial, 0), (Some(32), 16));
-        assert_eq!(found(own(48), Verdict::Known, 0), (Some(32), 32), "of what is there");
+        assert_eq!(found(own(48), Verdict::Answered, 0), (Some(32), 32), "of what is there");
         assert_eq!(found(own(0), Verdict::TimedOut, 64), (Some(64), 64), "it gave no answer");
         assert_eq!(found(own(0), Verdict::Off, 0), (None, 0));
     }

@@ -117,7 +117,7 @@ async fn stored(finder: &Finder, asked: &PoolQuery, end: Instant) -> Stored {
     for question in 0..QUESTIONS {
         let answer = tokio::time::timeout_at(end, finder.ask_anew(asked)).await;
         match answer.ok().flatten() {
-            Some(Lookup { presence, verdict: Verdict::Known | Verdict::Partial }) => {
+            Some(Lookup { presence, verdict: Verdict::Answered | Verdict::Partial }) => {
                 if presence.whole {
                     return if question == 0 { Stored::There } else { Stored::Waited };
                 }

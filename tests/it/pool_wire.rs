@@ -107,7 +107,7 @@ async fn pool_presence_is_known_before_routing() {
     setup.process.wait_for(&format!("pooled_tokens={}", 3 * block_tokens));
     setup.chat("What?").await;
     setup.process.wait_for("pooled_tokens=0");
-    assert_eq!(setup.verdicts("known").await, 3.0);
+    assert_eq!(setup.verdicts("answered").await, 3.0);
     setup.end().await;
 }
 
@@ -132,10 +132,10 @@ async fn trouble_with_the_pool_fails_no_request_and_ends_by_itself() {
     })
     .await;
     setup.master.restart(MooncakeSpec::default()).unwrap();
-    let known = setup.verdicts("known").await;
+    let known = setup.verdicts("answered").await;
     eventually("it is asked again", async || {
         setup.chat("Who?").await;
-        setup.verdicts("known").await > known
+        setup.verdicts("answered").await > known
     })
     .await;
     setup.end().await;

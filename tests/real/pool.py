@@ -211,7 +211,7 @@ class Pool:
 
     def counted(self, gateway):
         verdicts = {k: v for k, v in gateway.verdicts().items() if v}
-        wrong = [] if verdicts == {"known": gateway.asked} else [f"{gateway.asked} requests"]
+        wrong = [] if verdicts == {"answered": gateway.asked} else [f"{gateway.asked} requests"]
         self.tell(f"{gateway.kind}, lookups by verdict", wrong, str(verdicts))
 
 

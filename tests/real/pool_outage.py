@@ -178,8 +178,8 @@ def killed(pool, gateways, sims, stored):
 
 def recovers(pool, gateway, began, what, stored=None):
     """By itself."""
-    known, count, failures = gateway.verdicts()["known"], 0, []
-    while gateway.verdicts()["known"] == known and time.monotonic() - began < BACK_SECONDS:
+    known, count, failures = gateway.verdicts()["answered"], 0, []
+    while gateway.verdicts()["answered"] == known and time.monotonic() - began < BACK_SECONDS:
         count += 1
         try:
             gateway.post(False, prompt(9, count))

@@ -71,15 +71,15 @@ fn ms(time: Duration) -> u64 {
 async fn timed(gate: &Gate, n: u32) -> (Verdict, u64) {
     let began = Instant::now();
     let lookup = gate.ask(inquiry(n)).await;
-    assert_eq!(lookup.presence.hit_tokens > 0, matches!(lookup.verdict, Verdict::Known | Verdict::Partial));
+    assert_eq!(lookup.presence.hit_tokens > 0, matches!(lookup.verdict, Verdict::Answered | Verdict::Partial));
     (lookup.verdict, ms(began.elapsed()))
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_request_waits_beyond_the_pool_deadline() {
     for (how, verdict) in [
-        (How::After(0), Verdict::Known),
-        (How::After(4), Verdict::Known),
+        (How::After(0), Verdict::Answered),
+        (How::After(4), Verdict::Answered),
         (How::After(40), Verdict::TimedOut),
         (How::Never, Verdict::TimedOut),
         (How::Refuses, Verdict::Refused),
@@ -101,23 +101,23 @@ async fn equal_questions_share_one_exchange_and_its_answer() {
         async move { timed(&gate, 7).await.0 }
     });
     let verdicts = futures_util::future::join_all(all).await;
-    assert_eq!(verdicts, [Verdict::Known; 20]);
-    assert_eq!(timed(&gate, 7).await, (Verdict::Known, 0), "from memory");
+    assert_eq!(verdicts, [Verdict::Answered; 20]);
+    assert_eq!(timed(&gate, 7).await, (Verdict::Answered, 0), "from memory");
     assert_eq!(pool.asked.load(Ordering::Relaxed), 1);
     tokio::time::sleep(LIMITS.fresh + Duration::from_millis(1)).await;
-    assert_eq!(timed(&gate, 7).await, (Verdict::Known, 3), "grown stale");
+    assert_eq!(timed(&gate, 7).await, (Verdict::Answered, 3), "grown stale");
 }
 
 #[tokio::test(start_paused = true)]
 async fn renewed_question_ignores_older_answers() {
     let (gate, pool) = gate(How::After(3));
-    assert_eq!(timed(&gate, 7).await, (Verdict::Known, 3));
+    assert_eq!(timed(&gate, 7).await, (Verdict::Answered, 3));
     let (under_way, anew) = futures_util::future::join(timed(&gate, 8), gate.ask_anew(inquiry(8))).await;
-    assert_eq!((under_way.0, anew.verdict), (Verdict::Known, Verdict::Known));
+    assert_eq!((under_way.0, anew.verdict), (Verdict::Answered, Verdict::Answered));
     assert_eq!(pool.asked.load(Ordering::Relaxed), 3, "an exchange of its own");
-    assert_eq!(gate.ask_anew(inquiry(7)).await.verdict, Verdict::Known);
+    assert_eq!(gate.ask_anew(inquiry(7)).await.verdict, Verdict::Answered);
     assert_eq!(pool.asked.load(Ordering::Relaxed), 4, "in spite of the fresh answer");
-    assert_eq!(timed(&gate, 7).await, (Verdict::Known, 0), "which it replaces");
+    assert_eq!(timed(&gate, 7).await, (Verdict::Answered, 0), "which it replaces");
     let crowd = (0..6).map(|n| gate.ask_anew(inquiry(n)));
     let crowd = futures_util::future::join_all(crowd).await;
     let busy = crowd.iter().filter(|lookup| lookup.verdict == Verdict::Busy).count();
@@ -129,7 +129,7 @@ async fn a_late_answer_serves_the_next_question() {
     let (gate, pool) = gate(How::After(20));
     assert_eq!(timed(&gate, 1).await, (Verdict::TimedOut, 5));
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(timed(&gate, 1).await, (Verdict::Known, 0));
+    assert_eq!(timed(&gate, 1).await, (Verdict::Answered, 0));
     assert_eq!(pool.asked.load(Ordering::Relaxed), 1);
 }
 
@@ -173,8 +173,8 @@ async fn a_pool_in_trouble_is_left_alone_and_found_again_by_itself() {
         assert_eq!((off, pool.asked.load(Ordering::Relaxed)), ((Verdict::Off, 0), asked), "{trouble:?}");
         *pool.how.lock().unwrap() = How::After(0);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(ask().await.0, Verdict::Known, "{trouble:?}");
-        assert_eq!(ask().await.0, Verdict::Known, "{trouble:?}");
+        assert_eq!(ask().await.0, Verdict::Answered, "{trouble:?}");
+        assert_eq!(ask().await.0, Verdict::Answered, "{trouble:?}");
     }
 }
 
@@ -188,7 +188,7 @@ async fn a_probe_that_panics_does_not_keep_the_pool_off_for_ever() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     timed(&gate, 10).await;
     *pool.how.lock().unwrap() = How::After(1);
-    assert_eq!(timed(&gate, 11).await.0, Verdict::Known);
+    assert_eq!(timed(&gate, 11).await.0, Verdict::Answered);
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn a_prompt_without_a_block_is_not_asked_for() {
     let (gate, pool) = gate(How::Never);
     let lookup = gate.ask(Inquiry::formed(Question::default())).await;
     let presence = Presence { whole: true, ..Presence::default() };
-    assert_eq!(lookup, Lookup { presence, verdict: Verdict::Known }, "nothing of it is missing");
+    assert_eq!(lookup, Lookup { presence, verdict: Verdict::Answered }, "nothing of it is missing");
     assert_eq!(pool.asked.load(Ordering::Relaxed), 0);
     let names: std::collections::HashSet<_> = Verdict::ALL.iter().map(|verdict| verdict.name()).collect();
     assert_eq!(names.len(), Verdict::ALL.len());
@@ -211,9 +211,9 @@ fn forming(n: u32, form: impl FnOnce(Question) -> Result<Question, PoolError> + 
 #[tokio::test(start_paused = true)]
 async fn neither_a_known_answer_nor_a_pool_that_rests_costs_a_hash() {
     let (gate, pool) = gate(How::After(0));
-    assert_eq!(timed(&gate, 1).await.0, Verdict::Known);
+    assert_eq!(timed(&gate, 1).await.0, Verdict::Answered);
     let untouched = |n| forming(n, |_| panic!("formed"));
-    assert_eq!(gate.ask(untouched(1)).await.verdict, Verdict::Known);
+    assert_eq!(gate.ask(untouched(1)).await.verdict, Verdict::Answered);
     *pool.how.lock().unwrap() = How::Unreachable;
     for n in 2..5 {
         timed(&gate, n).await;
@@ -237,7 +237,7 @@ async fn forming_counts_within_the_deadline_and_is_not_the_pools_fault() {
     assert_eq!(pool.asked.load(Ordering::Relaxed), 0);
     drop(hold);
     let formed = async {
-        while gate.ask(slow(1, None)).await.verdict != Verdict::Known {
+        while gate.ask(slow(1, None)).await.verdict != Verdict::Answered {
             tokio::task::yield_now().await;
         }
     };
@@ -252,7 +252,7 @@ async fn a_question_that_can_not_be_formed_is_refused_and_says_nothing_of_the_po
         let inquiry = forming(n, |_| Err(PoolError::TooLarge("too many keys".to_owned())));
         assert_eq!(gate.ask(inquiry).await.verdict, Verdict::Refused);
     }
-    assert_eq!((pool.asked.load(Ordering::Relaxed), timed(&gate, 9).await.0), (0, Verdict::Known));
+    assert_eq!((pool.asked.load(Ordering::Relaxed), timed(&gate, 9).await.0), (0, Verdict::Answered));
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,7 +270,7 @@ async fn questions_under_way_have_a_bound_in_bytes() {
     assert_eq!(verdicts, [Verdict::TimedOut, Verdict::Busy, Verdict::TimedOut]);
     tokio::time::sleep(LIMITS.exchange).await;
     *pool.how.lock().unwrap() = How::After(0);
-    assert_eq!(gate.ask(large(4, 1 << 20)).await.verdict, Verdict::Known, "alone, one may be of any size");
+    assert_eq!(gate.ask(large(4, 1 << 20)).await.verdict, Verdict::Answered, "alone, one may be of any size");
 }
 
 #[tokio::test(start_paused = true)]

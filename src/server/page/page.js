@@ -19,7 +19,7 @@ const WHY = {
   only: 'the only one', cached: 'less to compute', sooner: 'free sooner', alike: 'as good as the next', policy: 'policy or sharing',
 };
 const OUTCOMES = {ok: 'good', client_gone: 'quiet', retried: 'quiet', gone: 'quiet', part: 'quiet', engine: 'warn'};
-const VERDICTS = {known: 'good', partial: 'good', off: 'quiet', busy: 'warn', timed_out: 'warn', refused: 'bad', unreachable: 'bad'};
+const VERDICTS = {answered: 'good', partial: 'good', off: 'quiet', busy: 'warn', timed_out: 'warn', refused: 'bad', unreachable: 'bad'};
 
 // In memory, and nowhere else.
 let key = null;

@@ -91,14 +91,14 @@ async fn ask(gate: &Gate, question: &Question) -> Verdict {
     let lookup = gate.ask(Inquiry::formed(question.clone())).await;
     let took = began.elapsed();
     assert!(took <= DEADLINE + MS, "a request waited {took:?}");
-    let there = if lookup.verdict == Verdict::Known { HIT_TOKENS } else { 0 };
+    let there = if lookup.verdict == Verdict::Answered { HIT_TOKENS } else { 0 };
     assert_eq!(lookup.presence.hit_tokens, there, "{:?}", lookup.verdict);
     lookup.verdict
 }
 
 /// Asks until there is an answer.
 async fn answers(stage: &Stage, when: String) {
-    let answer = async || ask(&stage.gate, &stage.question).await == Verdict::Known;
+    let answer = async || ask(&stage.gate, &stage.question).await == Verdict::Answered;
     eventually_within(RECOVERY, format!("an answer {when}"), answer).await;
 }
 
@@ -132,7 +132,7 @@ async fn end(stage: &Stage, fault: Fault) {
 fn check(kind: PoolKind, fault: Fault, seen: &BTreeSet<&str>) {
     // Late answers serve who asks next.
     let may_be_known = fault.leaves_another() || matches!(fault, Fault::Restart | Fault::Slow);
-    assert!(may_be_known || !seen.contains("known"), "{}, {fault:?}: {seen:?}", kind.name());
+    assert!(may_be_known || !seen.contains("answered"), "{}, {fault:?}: {seen:?}", kind.name());
     if matches!(fault, Fault::BlackHole | Fault::Slow) {
         // EMS's servers are left alone one by one, and more strictly.
         let alone = if (kind, fault) == (PoolKind::Ems, Fault::BlackHole) { "refused" } else { "off" };
@@ -211,11 +211,11 @@ async fn a_share_that_goes_away_and_comes_back() {
         let verdict = async || gate.ask(Inquiry::formed(question.clone())).await.verdict;
         eventually_within(RECOVERY, format!("{wanted:?}"), async || verdict().await == wanted).await;
     };
-    comes(Verdict::Known).await;
+    comes(Verdict::Answered).await;
     let away = dir.path().join("away");
     std::fs::rename(&root, &away).unwrap();
     comes(Verdict::Unreachable).await;
     comes(Verdict::Off).await;
     std::fs::rename(&away, &root).unwrap();
-    comes(Verdict::Known).await;
+    comes(Verdict::Answered).await;
 }
