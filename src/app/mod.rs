@@ -43,7 +43,8 @@ use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
 use crate::relay::decision_log::DecisionLog;
 use crate::relay::forced_tool_calls::Forced;
-use crate::relay::lookup;
+use crate::relay::lookup::{self, HitSource};
+use crate::relay::name_check::NameCheck;
 use crate::relay::pool_wait::{StoreWaitPolicy, Stored};
 use crate::relay::release::ReleaseQueue;
 use crate::relay::rendezvous::Rendezvous;
@@ -137,6 +138,7 @@ impl App {
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.pending_decodes());
+        let (name_check, stored) = NameCheck::new();
         let affinity = Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms));
         told.iter().for_each(|told| fleet.scheduler().set_cache_reports(told.clone()));
         let relay = Arc::new(Relay {
@@ -149,6 +151,7 @@ impl App {
             releases,
             prompts: prompts.clone(),
             finder,
+            name_check,
             affinity,
             decision_log: DecisionLog::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
@@ -161,6 +164,7 @@ impl App {
             probe: settings::probe_settings(config),
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
+        tasks.spawn(relay.clone().check_names(stored));
         let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
         if let Some(prompts) = prompts {
             let (time, meters) = (control_time.clone(), meters.clone());
@@ -379,9 +383,14 @@ fn finder(
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
         meters.pool_waits_start(&Stored::ALL.map(Stored::name));
+        meters.names_unfound(HitSource::Pool.name(), false);
     }
+    if events.is_some() {
+        meters.names_unfound(HitSource::Events.name(), false);
+    }
+    let listing = pool::listing(config, control);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
     let store_wait = StoreWaitPolicy::default();
-    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, store_wait }))
+    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, listing, store_wait }))
 }

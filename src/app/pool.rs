@@ -15,6 +15,7 @@ use crate::kvhash::keys::ranks::RankRule;
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 use crate::naming_config::lmcache_chunk_tokens;
 use crate::pool::ems::{Ems, EmsSettings};
+use crate::pool::listing::KeyListing;
 use crate::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
 use crate::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheHttpConfig, RankHosts};
 use crate::pool::mooncake::{self, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig};
@@ -59,6 +60,19 @@ pub fn gate(config: &Config, control: &Client) -> Result<Option<Gate>, PoolsErro
         bytes: QUESTION_BYTES,
     };
     Ok(client(config, control)?.map(|pool| Gate::new(pool, limits)))
+}
+
+/// Place where the configured pool lists its keys, if it does.
+pub fn listing(config: &Config, control: &Client) -> Option<KeyListing> {
+    let ports = |texts: &[String]| Some(admins(texts, control)).filter(|ports| !ports.is_empty());
+    match config.pool.kind {
+        PoolKind::Mooncake | PoolKind::Memcache => ports(&config.pool.admins).map(KeyListing::Ports),
+        PoolKind::MooncakeHttp | PoolKind::MemcacheHttp => {
+            ports(&config.pool.addresses).map(KeyListing::Ports)
+        }
+        PoolKind::Ucm => Some(KeyListing::Roots(config.key.roots.iter().map(PathBuf::from).collect())),
+        PoolKind::Off | PoolKind::Ems | PoolKind::LmcacheController | PoolKind::LmcacheCoordinator => None,
+    }
 }
 
 fn client(config: &Config, control: &Client) -> Result<Option<Arc<dyn KvPool>>, PoolsError> {

@@ -57,6 +57,8 @@ pub struct Instance {
     /// Those that it listed before, if it lists none of them any more.
     former_models: Live<Vec<String>>,
     draining: AtomicBool,
+    /// Restarts of its process that were noticed.
+    restarts: AtomicU32,
     meter: LegMeter,
     /// Address by which decoders reach this prefiller, in dialects that need one; learned from it.
     peer: Live<Option<Arc<Peer>>>,
@@ -183,6 +185,7 @@ impl Instance {
             release: Live::new(None),
             former_models: Live::new(Vec::new()),
             draining: AtomicBool::new(false),
+            restarts: AtomicU32::new(0),
             peer: Live::new(None),
         }
     }
@@ -190,6 +193,16 @@ impl Instance {
     /// Identity of the member.
     pub fn id(&self) -> InstanceId {
         self.id
+    }
+
+    /// Restarts of its process that were noticed.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Notes a restart of its process.
+    pub(super) fn note_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Role of the engine.

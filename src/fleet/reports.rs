@@ -154,6 +154,7 @@ impl Fleet {
             if instance.role() == Role::Prefill {
                 self.scheduler.emptied(instance.id());
             }
+            instance.note_restart();
             instance.meter().restarted();
             let (engine, role) = (instance.endpoint(), instance.role().name());
             tracing::warn!(%engine, role, "engine {engine} ({role}) has restarted: its cache is taken as empty");

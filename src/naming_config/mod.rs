@@ -103,16 +103,14 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<BlockNaming, T
         Refusal::NoRoot => no_root(config),
         refusal => Trouble::Keys { preset: config.key.preset.clone().unwrap_or_default(), refusal },
     };
-    let keys = keys.map(|mut keys| {
-        keys.hash_bytes = Some(hasher.hash_bytes());
-        KeyProfile::new(&keys)
-    });
-    let keys = keys.transpose().map_err(refuse)?;
+    let key_config = keys.map(|keys| KeyConfig { hash_bytes: Some(hasher.hash_bytes()), ..keys });
+    let keys = key_config.as_ref().map(KeyProfile::new).transpose().map_err(refuse)?;
     if let Some(keys) = &keys {
         fits(config, &known, &hasher, keys)?;
     }
     let engine_hasher = scheme::of_engine(config, &known)?.map(|scheme| Hasher::new(&scheme)).transpose()?;
-    Ok(BlockNaming { hasher, engine_hasher, keys, version: known.version, models: known.models })
+    let (version, models) = (known.version, known.models);
+    Ok(BlockNaming { hasher, engine_hasher, keys, key_config, version, models })
 }
 
 /// Keys that begin with a directory, and none is known: which of the two settings it is.

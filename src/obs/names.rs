@@ -52,6 +52,8 @@ pub const PARITY: &str = "pd_proxy_token_parity_checks_total";
 pub const PROVEN: &str = "pd_proxy_tokens_proven";
 /// 1 when it is known how the engines name KV blocks.
 pub const NAMING: &str = "pd_proxy_block_names_known";
+/// 1 while nothing that own prefills stored is found by its names, by `source`: pool, events.
+pub const UNFOUND: &str = "pd_proxy_block_names_unfound";
 /// Questions to the pool, by `pool` and `verdict`.
 pub const POOL_LOOKUPS: &str = "pd_proxy_pool_lookups_total";
 /// Time that a request spent on the pool's answer, forming the question included.
@@ -137,7 +139,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 63] = [
+pub const ALL: [&str; 64] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -163,6 +165,7 @@ pub const ALL: [&str; 63] = [
     PARITY,
     PROVEN,
     NAMING,
+    UNFOUND,
     POOL_LOOKUPS,
     POOL_SECONDS,
     POOL_UNASKED,
@@ -315,6 +318,7 @@ pub(super) fn describe() {
     );
     describe_gauge!(PROVEN, "1 when tokens computed here are known to be the engines', else 0");
     describe_gauge!(NAMING, "1 when it is known how the engines name KV blocks, else 0");
+    describe_gauge!(UNFOUND, "1 while nothing that own prefills stored is found by its names, else 0");
     describe_counter!(
         POOL_LOOKUPS,
         "Questions to the pool, by verdict: answered, partial, timed_out, off, unreachable, refused, busy"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, Histogram, counter, gauge, histogram};
 
 use super::handle_cache::HandleCache;
 use super::{LastValue, Meters, TimedValue, names};
@@ -59,6 +59,11 @@ impl Meters {
         for outcome in outcomes {
             counter!(names::POOL_WAITS, "outcome" => *outcome).increment(0);
         }
+    }
+
+    /// Shows if nothing that own prefills stored is found in a source (`pool`, `events`).
+    pub fn names_unfound(&self, source: &'static str, unfound: bool) {
+        gauge!(names::UNFOUND, "source" => source).set(f64::from(u8::from(unfound)));
     }
 
     /// A prompt's blocks have no names, so the pool was not asked.

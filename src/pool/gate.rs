@@ -115,8 +115,20 @@ struct Judge<'a> {
 
 impl Verdict {
     /// All of them, for tables.
-    pub const ALL: [Self; 7] =
-        [Self::Answered, Self::Partial, Self::TimedOut, Self::Off, Self::Unreachable, Self::Refused, Self::Busy];
+    pub const ALL: [Self; 7] = [
+        Self::Answered,
+        Self::Partial,
+        Self::TimedOut,
+        Self::Off,
+        Self::Unreachable,
+        Self::Refused,
+        Self::Busy,
+    ];
+
+    /// True if the pool has answered.
+    pub fn is_answer(self) -> bool {
+        matches!(self, Self::Answered | Self::Partial)
+    }
 
     /// A short stable name for metrics and logs.
     pub fn name(self) -> &'static str {
@@ -177,6 +189,12 @@ impl Gate {
         // A name that no other exchange has.
         let flight = id ^ u128::from(self.asked_anew.fetch_add(1, Ordering::Relaxed) + 1);
         self.ask_as(flight, inquiry, |room| self.shared.admit(&mut lock(&self.shared.state), room)).await
+    }
+
+    /// Forgets the answer about this prompt, which has been stored since it was given.
+    pub fn forget(&self, inquiry: &Inquiry) {
+        let id = inquiry.identity(self.shared.seed);
+        lock(&self.shared.state).answers.remove(&id);
     }
 
     /// Asks in an exchange of this name, unless `settle` has something to say at once.

@@ -5,6 +5,7 @@
 //! are asked for at a few places first, and one by one only where presence ends. If a store has
 //! lost a block in the middle, that count is too high; it says `sampled`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
@@ -156,7 +157,18 @@ fn presence(keys: &KeyBatch, answered: &[AnsweredKey], sampled: bool) -> Presenc
         .filter(|near| near.tokens > 0)
         .collect();
     near.sort_by(|a, b| b.tokens.cmp(&a.tokens).then_with(|| a.host.cmp(&b.host)));
-    Presence { hit_tokens, reach: LoadableBy::All, near, sampled, whole: missing.is_none() }
+    let later = hit_tokens == 0 && has_whole_block(keys, answered);
+    Presence { hit_tokens, reach: LoadableBy::All, near, sampled, whole: missing.is_none(), later }
+}
+
+/// True if all keys of some block that were asked for are there.
+fn has_whole_block(keys: &KeyBatch, answered: &[AnsweredKey]) -> bool {
+    let starts = |present| {
+        let of = answered.iter().filter(move |key| key.placement.present == present);
+        of.map(|key| start(keys, key.index)).collect::<HashSet<u32>>()
+    };
+    let there = starts(true);
+    !there.is_empty() && !there.is_subset(&starts(false))
 }
 
 /// The first few hosts that have anything.

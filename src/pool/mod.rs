@@ -11,8 +11,10 @@ pub mod events;
 pub mod gate;
 pub mod inquiry;
 pub mod keyed;
+pub mod listing;
 pub mod lmcache;
 pub mod memcache;
+pub mod misfit;
 pub mod mooncake;
 pub mod store;
 pub mod ucm;
@@ -86,6 +88,9 @@ pub struct Presence {
     pub sampled: bool,
     /// Nothing that engines would put there of this prompt is missing, as far as was asked.
     pub whole: bool,
+    /// Some block is there with all its keys, though the first is not: it was stored, and a part
+    /// of it evicted. Never set where pools tell leading tokens alone.
+    pub later: bool,
 }
 
 /// The engines that can load what a pool has.
@@ -102,6 +107,12 @@ pub enum LoadableBy {
 }
 
 impl Presence {
+    /// True if some block of the prompt is there.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        self.hit_tokens > 0 || self.later
+    }
+
     /// The leading tokens that every engine can load, wherever it runs.
     #[must_use]
     pub fn fetchable_tokens(&self) -> u32 {

@@ -33,6 +33,8 @@ struct State {
     history: Trust,
     /// The names have predicted a hit that came true.
     names_ever_hit: bool,
+    /// Nothing that prefillers stored is found by its names.
+    names_implausible: bool,
     /// Time at which it was last held against a pool that it lacked what an engine has.
     lacked: Option<Instant>,
     /// A prefiller has reported cached tokens: from then on one that reports none found none, as
@@ -110,7 +112,7 @@ impl Affinity {
 
     fn why(&self, terms: &Terms) -> MissReason {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.names.holds() || !state.history.holds() {
+        if !state.named() || !state.history.holds() {
             MissReason::Profile
         } else if terms.hit.any_tokens > terms.hit.hbm_tokens {
             MissReason::Pool
@@ -121,15 +123,30 @@ impl Affinity {
         }
     }
 
-    fn act(&self, [names, history]: [Option<Change>; 2]) {
+    /// Has names steer only while blocks that prefillers stored are found by them.
+    pub fn set_names_plausible(&self, plausible: bool) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).names_implausible = !plausible;
+        let beliefs = self.believe();
+        self.meters.source_trusted("names", beliefs.named);
+    }
+
+    /// Tells the scheduler what steers.
+    fn believe(&self) -> Beliefs {
         let beliefs = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            Beliefs { named: state.names.holds(), history: state.history.holds() }
+            Beliefs { named: state.named(), history: state.history.holds() }
         };
         self.scheduler.believe(beliefs);
-        for (source, change) in [("names", names), ("history", history)] {
-            if let Some(change) = change {
-                self.meters.source_trusted(source, change == Change::Regained);
+        beliefs
+    }
+
+    fn act(&self, [names, history]: [Option<Change>; 2]) {
+        let beliefs = self.believe();
+        for (source, change, steers) in
+            [("names", names, beliefs.named), ("history", history, beliefs.history)]
+        {
+            if change.is_some() {
+                self.meters.source_trusted(source, steers);
             }
         }
         match names {
@@ -152,6 +169,11 @@ impl Affinity {
 }
 
 impl State {
+    /// True if names steer.
+    fn named(&self) -> bool {
+        self.names.holds() && !self.names_implausible
+    }
+
     /// True if it speaks against the names that they know nothing of what an engine has. Events
     /// tell of all that an engine holds itself; once names have come true, it may as well have
     /// loaded the rest from a store of which nobody told. A pool may lack what an engine has, but

@@ -75,7 +75,7 @@ pub struct Ask {
     pub received: ReceivedRequest,
     /// Facts for routing.
     pub job: Arc<Job>,
-    /// Question to the pool about its prompt, if it is to be repeated.
+    /// Question to the pool about its prompt, if one was put: it may be repeated.
     pub asked: Option<PoolQuery>,
     /// As a turn of a conversation, where decoders offer KV back.
     pub turn: Option<ConversationTurn>,

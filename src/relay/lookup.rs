@@ -21,7 +21,8 @@ use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
 use crate::pool::events::held::{Heard, HeldPrefix, heard, tellers};
 use crate::pool::events::watch::SharedIndex;
-use crate::pool::{Gate, Inquiry, Lookup, PoolError, Presence, Question, Verdict};
+use crate::pool::listing::KeyListing;
+use crate::pool::{Gate, Inquiry, Lookup, PoolError, Presence, Question};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::pool_wait::StoreWaitPolicy;
@@ -48,6 +49,8 @@ pub struct Finder {
     pub meters: Arc<Meters>,
     /// Long prompts hashed beside the runtime, as many at once as this has places.
     pub aside: Arc<Semaphore>,
+    /// Place where the pool lists its keys, if it does.
+    pub listing: Option<KeyListing>,
     /// Decides if waiting is worth it until a pool has the KV that was computed.
     pub store_wait: StoreWaitPolicy,
 }
@@ -131,8 +134,7 @@ impl PromptLookup {
 
     /// The pool's answer, if it gave one.
     pub fn answer(&self) -> Option<&Presence> {
-        let known = |it: &&Lookup| matches!(it.verdict, Verdict::Answered | Verdict::Partial);
-        self.pool.as_ref().filter(known).map(|it| &it.presence)
+        self.pool.as_ref().filter(|it| it.verdict.is_answer()).map(|it| &it.presence)
     }
 
     /// The most leading tokens that a prefiller has in memory of its own; `None` when they are not
@@ -193,6 +195,13 @@ impl Finder {
         Some(PromptLookup { blocks, pool, held, told_tokens, asked })
     }
 
+    /// Forgets the pool's answer about a prompt that has been stored since.
+    pub fn forget(&self, asked: &PoolQuery) {
+        if let (Some(gate), Ok(inquiry)) = (&self.pool, asked.inquiry()) {
+            gate.forget(&inquiry);
+        }
+    }
+
     /// Asks the pool about a prompt once more, as it is now; `None` when it can't be asked.
     pub async fn ask_anew(&self, asked: &PoolQuery) -> Option<Lookup> {
         let gate = self.pool.as_ref()?;
@@ -249,6 +258,18 @@ impl KvEventView {
     }
 }
 
+impl KvEventView {
+    /// True if `prefiller` tells that it has the beginning of this prompt in memory of its own;
+    /// `None` if it tells of no blocks of this size.
+    pub fn holds(&self, prefiller: InstanceId, job: &Job) -> Option<bool> {
+        let own = |it: &HeldPrefix| it.instance == prefiller.0;
+        let block_tokens = NonZeroUsize::new(job.block_tokens as usize)?;
+        let told = tellers(&self.index, &job.blocks, block_tokens);
+        let held = |it: &HeldPrefix| it.own_tokens > 0;
+        told.iter().any(own).then(|| told.iter().filter(|it| own(it)).any(held))
+    }
+}
+
 impl fleet::CacheReports for KvEventView {
     fn held(&self, job: &Job) -> Vec<Holding> {
         let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named);
@@ -268,6 +289,34 @@ fn best(held: &[HeldPrefix]) -> u32 {
 }
 
 impl PoolQuery {
+    /// Tokens of the prompt's blocks.
+    pub fn tokens_of_blocks(&self) -> u32 {
+        let tokens = self.hashes.len().saturating_mul(self.naming.hasher.block_tokens().get());
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
+    /// True if after `cached` tokens the least that is stored and found at once begins and ends
+    /// within the first `most_tokens`.
+    pub fn has_new_unit(&self, cached: u64, most_tokens: usize) -> bool {
+        let block = self.naming.hasher.block_tokens().get();
+        let unit = self.naming.keys.as_ref().map_or(0, |keys| keys.unit_tokens() as usize).max(block);
+        let whole = (self.tokens.len().min(most_tokens) / unit).saturating_mul(unit);
+        let cached = usize::try_from(cached).unwrap_or(usize::MAX);
+        !self.hashes.is_empty() && cached.saturating_add(unit) <= whole
+    }
+
+    /// The same about the first blocks alone, of at most `most_tokens` tokens, and one at least.
+    pub fn leading(&self, most_tokens: usize) -> PoolQuery {
+        let block = self.naming.hasher.block_tokens().get();
+        let blocks = (most_tokens / block).max(1);
+        match (self.hashes.get(..blocks), self.tokens.get(..blocks.saturating_mul(block))) {
+            (Some(hashes), Some(tokens)) => {
+                PoolQuery { hashes: hashes.into(), tokens: tokens.into(), ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// Question to the pool. Its keys are not written yet: that takes time, and the gate knows if
     /// it is worth it.
     fn inquiry(&self) -> Result<Inquiry, Reason> {
@@ -321,7 +370,7 @@ mod tests {
     use super::*;
     use crate::kvhash::lmcache::ServerAlgo;
     use crate::kvhash::scheme::{Hasher, Scheme};
-    use crate::pool::LoadableBy;
+    use crate::pool::{LoadableBy, Verdict};
 
     #[test]
     fn told_pool_blocks_count_without_a_pool_answer() {
@@ -360,7 +409,14 @@ mod tests {
     fn a_pool_that_makes_its_own_keys_is_told_the_salt() {
         let scheme = Scheme::LmcacheServer { algo: ServerAlgo::Blake3, chunk_tokens: 4 };
         let hasher = Hasher::new(&scheme).unwrap();
-        let naming = BlockNaming { hasher, engine_hasher: None, keys: None, version: None, models: None };
+        let naming = BlockNaming {
+            hasher,
+            engine_hasher: None,
+            keys: None,
+            key_config: None,
+            version: None,
+            models: None,
+        };
         let tokens: Arc<[u32]> = (0..8).collect();
         let hashes = naming.hashes(&tokens, None, None).unwrap().into();
         let asked = PoolQuery { naming: Arc::new(naming), tokens, hashes, salt: Some("tenant".to_owned()) };

@@ -35,6 +35,7 @@ mod job;
 mod legs;
 pub mod lookup;
 mod merged;
+pub mod name_check;
 mod origin;
 mod parts;
 pub mod pause;
@@ -92,6 +93,7 @@ use failure::Failure;
 use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::PromptLookup;
+use name_check::NameCheck;
 use origin::avoids_prefiller;
 use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
@@ -124,6 +126,8 @@ pub struct Relay {
     pub releases: ReleaseQueue,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
+    /// Finds out if blocks are named as engines name them.
+    pub name_check: NameCheck,
     /// Checks that predictions come true.
     pub affinity: Affinity,
     /// Reason why the last requests went where they went.
@@ -241,8 +245,8 @@ impl Relay {
         };
         let tokens = prompt.as_ref().map(|prompt| &prompt.tokens);
         let job = Arc::new(job::of(&request, tokens, found.as_ref(), &self.fleet));
-        let again = found.as_mut().and_then(|found| found.asked.take());
-        let asked = again.filter(|_| !self.settings.now().pool_wait.is_zero());
+        found.iter().for_each(|found| self.names_hit(found));
+        let asked = found.as_mut().and_then(|found| found.asked.take());
         let turn = tokens.and_then(|tokens| self.turn(&request, tokens));
         (Ask { received: request, job, asked, turn }, found)
     }

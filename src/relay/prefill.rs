@@ -41,7 +41,8 @@ impl Relay {
         early: Option<Early>,
         ledger: &mut Ledger,
     ) -> Prefilled {
-        let waits = guard.handoff().is_none() && early.is_none() && ask.asked.is_some();
+        let may_wait = ask.asked.is_some() && !self.settings.now().pool_wait.is_zero();
+        let waits = may_wait && guard.handoff().is_none() && early.is_none();
         if waits || self.fleet.scheduler().waiting() > 0 {
             self.prefilled(ask, Some(&mut guard), ledger);
         }

@@ -128,6 +128,7 @@ impl Relay {
                 cached: usage.cached.unwrap_or(0),
             });
         }
+        self.prompt_stored(ask, ledger, reported);
         if let Some(ratio) = ledger.prefill_ratio(at) {
             self.meters.prefill_ratio(ratio);
         }

@@ -13,6 +13,7 @@ pub mod estimate;
 pub mod job;
 mod lane;
 pub mod learn;
+pub mod name_trial;
 pub mod popular;
 pub mod resident;
 pub mod scheduler;

@@ -1,7 +1,7 @@
 //! Names of the blocks of a fleet's prompts: tokens → hashes → keys, and the requests for which
 //! that can be done.
 
-use crate::kvhash::keys::KeyProfile;
+use crate::kvhash::keys::{KeyConfig, KeyProfile};
 use crate::kvhash::scheme::Hasher;
 use crate::kvhash::version::Era;
 use crate::kvhash::{BlockContext, BlockHash, Lora, VllmVersion};
@@ -16,6 +16,8 @@ pub struct BlockNaming {
     pub engine_hasher: Option<Hasher>,
     /// Block hashes → keys of the pool; None when no pool is configured.
     pub keys: Option<KeyProfile>,
+    /// Settings of these keys, to compare them with those that a pool has.
+    pub key_config: Option<KeyConfig>,
     /// The engines' release, where it matters.
     pub version: Option<VllmVersion>,
     /// Models by the names that requests carry; None when no engine was asked, and any name is the
@@ -118,6 +120,7 @@ mod tests {
             hasher: Hasher::new(&Scheme::Vllm(profile.clone())).unwrap(),
             engine_hasher: None,
             keys: None,
+            key_config: None,
             version: Some(version),
             models: Some(vec![model("base", None), model("sql", Some("/adapters/sql"))]),
         };

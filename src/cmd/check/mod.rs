@@ -31,12 +31,10 @@ use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
 use crate::naming_config::{self, FilesError, Published};
 use crate::pool::PoolError;
+use crate::pool::listing::LIST_BYTES;
 use crate::pool::mooncake::Admin;
 use crate::prompt::{Prompter, TemplateError};
 use crate::tls::{self, ClientError};
-
-/// As much of a list of keys is read: some ten thousand.
-const LIST_BYTES: usize = 4 << 20;
 
 /// Findings of `pd-proxy check`, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

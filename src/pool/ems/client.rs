@@ -94,7 +94,8 @@ impl Ems {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {
                 let hit_tokens = longest.map_or(0, |near| near.tokens);
-                Ok(Presence { hit_tokens, reach: self.reach(), near, sampled: false, whole })
+                let reach = self.reach();
+                Ok(Presence { hit_tokens, reach, near, sampled: false, whole, later: false })
             }
         }
     }

@@ -71,7 +71,10 @@ fn ms(time: Duration) -> u64 {
 async fn timed(gate: &Gate, n: u32) -> (Verdict, u64) {
     let began = Instant::now();
     let lookup = gate.ask(inquiry(n)).await;
-    assert_eq!(lookup.presence.hit_tokens > 0, matches!(lookup.verdict, Verdict::Answered | Verdict::Partial));
+    assert_eq!(
+        lookup.presence.hit_tokens > 0,
+        matches!(lookup.verdict, Verdict::Answered | Verdict::Partial)
+    );
     (lookup.verdict, ms(began.elapsed()))
 }
 

@@ -129,7 +129,7 @@ impl Lmcache {
             (true, lent) => LoadableBy::Own { fetchable_tokens: tokens(lent) },
             (false, _) => LoadableBy::Own { fetchable_tokens: tokens(found.shared) },
         };
-        Presence { hit_tokens: tokens(found.chunks), reach, near, sampled: false, whole }
+        Presence { hit_tokens: tokens(found.chunks), reach, near, sampled: false, whole, later: false }
     }
 
     fn url(&self, path: &str) -> String {

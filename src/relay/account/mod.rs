@@ -267,6 +267,11 @@ impl Ledger {
         self.prefiller.as_ref().map(|instance| instance.id())
     }
 
+    /// The same, as a member of the fleet.
+    pub fn prefilled_by(&self) -> Option<&Arc<Instance>> {
+        self.prefiller.as_ref()
+    }
+
     /// Cache hits of its prefiller.
     pub fn hits(&self) -> Option<&Hits> {
         self.prefiller.as_ref().map(|instance| instance.hits())
