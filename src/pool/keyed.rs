@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
 use super::store::{KeyStore, Placement, Tier};
-use super::{Answer, KvPool, LoadableBy, MAX_HOSTS, Near, PoolError, Presence, Question};
+use super::{Answer, KvPool, LoadableBy, MAX_HOSTS, Near, PoolError, Presence, Question, Remnant};
 use crate::kvhash::keys::KeyBatch;
 
 /// A store as a pool.
@@ -157,18 +157,24 @@ fn presence(keys: &KeyBatch, answered: &[AnsweredKey], sampled: bool) -> Presenc
         .filter(|near| near.tokens > 0)
         .collect();
     near.sort_by(|a, b| b.tokens.cmp(&a.tokens).then_with(|| a.host.cmp(&b.host)));
-    let later = hit_tokens == 0 && has_whole_block(keys, answered);
-    Presence { hit_tokens, reach: LoadableBy::All, near, sampled, whole: missing.is_none(), later }
+    let remnant = if hit_tokens == 0 { remnant(keys, answered) } else { Remnant::Nothing };
+    Presence { hit_tokens, reach: LoadableBy::All, near, sampled, whole: missing.is_none(), remnant }
 }
 
-/// True if all keys of some block that were asked for are there.
-fn has_whole_block(keys: &KeyBatch, answered: &[AnsweredKey]) -> bool {
+/// Rest of a prompt whose first block is not there, as far as was asked.
+fn remnant(keys: &KeyBatch, answered: &[AnsweredKey]) -> Remnant {
     let starts = |present| {
         let of = answered.iter().filter(move |key| key.placement.present == present);
         of.map(|key| start(keys, key.index)).collect::<HashSet<u32>>()
     };
     let there = starts(true);
-    !there.is_empty() && !there.is_subset(&starts(false))
+    if there.is_empty() {
+        Remnant::Nothing
+    } else if there.is_subset(&starts(false)) {
+        Remnant::Keys
+    } else {
+        Remnant::Blocks
+    }
 }
 
 /// The first few hosts that have anything.

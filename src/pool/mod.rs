@@ -88,9 +88,22 @@ pub struct Presence {
     pub sampled: bool,
     /// Nothing that engines would put there of this prompt is missing, as far as was asked.
     pub whole: bool,
-    /// Some block is there with all its keys, though the first is not: it was stored, and a part
-    /// of it evicted. Never set where pools tell leading tokens alone.
-    pub later: bool,
+    /// Rest of a prompt whose first block is not there. Nothing where pools tell leading tokens
+    /// alone.
+    pub remnant: Remnant,
+}
+
+/// Rest of a prompt whose first block is not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Remnant {
+    /// No key of it.
+    #[default]
+    Nothing,
+    /// Keys of blocks, none of which is whole: the engines have fewer ranks, or layers, than are
+    /// asked for.
+    Keys,
+    /// Whole blocks: those before them were evicted.
+    Blocks,
 }
 
 /// The engines that can load what a pool has.
@@ -110,7 +123,7 @@ impl Presence {
     /// True if some block of the prompt is there.
     #[must_use]
     pub fn has_any(&self) -> bool {
-        self.hit_tokens > 0 || self.later
+        self.hit_tokens > 0 || self.remnant == Remnant::Blocks
     }
 
     /// The leading tokens that every engine can load, wherever it runs.

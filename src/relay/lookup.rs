@@ -202,6 +202,12 @@ impl Finder {
         }
     }
 
+    /// Asks the pool about a prompt for nobody's request; `None` when it gives no answer.
+    pub async fn check(&self, asked: &PoolQuery) -> Option<Presence> {
+        let lookup = self.pool.as_ref()?.ask_anew(asked.inquiry().ok()?).await;
+        lookup.verdict.is_answer().then_some(lookup.presence)
+    }
+
     /// Asks the pool about a prompt once more, as it is now; `None` when it can't be asked.
     pub async fn ask_anew(&self, asked: &PoolQuery) -> Option<Lookup> {
         let gate = self.pool.as_ref()?;

@@ -1,8 +1,9 @@
 //! Looks prompts up once more when own prefills have stored them: under right names they are found,
 //! under wrong ones a pool looks empty for ever.
 //!
-//! Prompts with whole blocks that were not cached are taken, a few at once, and few at all once one was found.
-//! A pool that evicts at once is told from wrong names in two ways: any block of the prompt that is
+//! Prompts with whole blocks that were not cached are taken, a few at once, and few at all once one
+//! was found.
+//! A pool that evicts at once is told from wrong names in two ways: any block of a prompt that is
 //! still there counts, and a pool that lists no key at all speaks against nobody's names. Where a
 //! pool can't list its keys, nothing tells the two apart.
 
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::endpoint::Endpoint;
 use crate::fleet::{InstanceId, Role};
 use crate::kvhash::keys::sample::judge;
+use crate::pool::Remnant;
 use crate::pool::misfit::misfits;
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
@@ -52,6 +54,8 @@ pub struct StoredPrompt {
 struct LookedUp {
     run: EngineRun,
     pool: Option<bool>,
+    /// The pool has some keys of its blocks, and of no block all.
+    in_part: bool,
     events: Option<bool>,
 }
 
@@ -110,8 +114,8 @@ impl State {
 }
 
 impl Relay {
-    /// Takes a prompt whose prefill has ended, if whole blocks of it were computed, and forgets what
-    /// the pool said of it before.
+    /// Takes a prompt whose prefill has ended, if whole blocks of it were computed. Forgets the
+    /// pool's answer from before.
     pub(super) fn prompt_stored(&self, ask: &Ask, ledger: &Ledger, reported: Reported) {
         let Some(finder) = &self.finder else { return };
         let lacked =
@@ -123,7 +127,7 @@ impl Relay {
         if !ask.job.named || !self.name_check.is_due() {
             return;
         }
-        // One that does not tell what it had cached is taken to have had what was sent to it before.
+        // One that does not tell is taken to have had cached what was sent to it before.
         let cached = reported.cached_tokens.unwrap_or_else(|| u64::from(chosen.terms.hit.hbm_tokens));
         // What the pool had before says nothing of what this prefiller stored.
         let pool = ask.asked.as_ref().filter(|_| ask.job.pool.asked && ask.job.pool.anywhere_tokens == 0);
@@ -175,6 +179,8 @@ impl Relay {
     }
 
     async fn judge_names(&self, finder: &Finder, looked: &LookedUp) {
+        let LookedUp { pool, events, .. } = looked;
+        tracing::debug!(pool, events, "a prompt that was stored was looked up again");
         let members = self.fleet.members(Role::Prefill);
         let is_member = |engine: u64| members.iter().any(|it| it.id().0 == engine);
         let mut pause = Duration::ZERO;
@@ -188,7 +194,7 @@ impl Relay {
             });
             let mut likely = None;
             if before == NamesState::Plausible && now != before && source == HitSource::Pool {
-                match contents(finder).await {
+                match contents(finder, looked.in_part).await {
                     PoolContents::Empty => self.name_check.with(|state| state.of(source).trial.acquit()),
                     PoolContents::Keys(words) => likely = Some(words),
                 }
@@ -256,7 +262,14 @@ impl Relay {
 }
 
 /// The likely cause where the keys of a pool can't be compared.
-const UNTOLD: &str = "most likely hash.seed is not the engines' PYTHONHASHSEED; else hash.algo, prompt.chat_template,     or key.model, key.tp, key.kv_heads, key.prefix (pd-proxy check compares), or the source keeps nothing";
+const UNTOLD: &str = "most likely hash.seed is not the engines' PYTHONHASHSEED; else hash.algo, prompt.chat_template, \
+                      or key.model, key.tp, key.kv_heads, key.prefix (pd-proxy check compares), or nothing is kept there";
+/// The likely cause where keys are spelled as ours.
+const HASH_ALONE: &str = "the pool's keys are spelled as ours, so that their hashes differ: most likely hash.seed is not \
+                          the engines' PYTHONHASHSEED; else hash.algo, or prompt.chat_template";
+/// The likely cause where some keys of each block are there.
+const KEYS_ALONE: &str = "each block lacks some of the keys that are asked for: key.tp, key.kv_heads, key.pp or key.layers are \
+                          larger than the engines'";
 
 /// Content of a pool in which nothing of ours was found.
 enum PoolContents {
@@ -267,36 +280,38 @@ enum PoolContents {
 }
 
 /// Compares the pool's keys with those that are asked for.
-async fn contents(finder: &Finder) -> PoolContents {
+async fn contents(finder: &Finder, in_part: bool) -> PoolContents {
     let naming = finder.prompts.naming();
     let keys = naming.as_ref().and_then(|naming| naming.key_config.as_ref());
     let listed = match &finder.listing {
         Some(listing) => listing.sample().await,
         None => None,
     };
-    let (Some(keys), Some(listed)) = (keys, listed) else { return PoolContents::Keys(UNTOLD.to_owned()) };
+    let (Some(keys), Some(listed)) = (keys, listed) else {
+        return PoolContents::Keys(if in_part { KEYS_ALONE } else { UNTOLD }.to_owned());
+    };
     if listed.seen == 0 {
         return PoolContents::Empty;
     }
     let words = judge(keys, &listed.keys, !listed.more).map(|judged| misfits(keys, &judged));
     PoolContents::Keys(match words {
         Ok(words) if !words.is_empty() => words.join("; "),
+        _ if in_part => KEYS_ALONE.to_owned(),
         _ => HASH_ALONE.to_owned(),
     })
 }
 
-/// The likely cause where keys are spelled as ours.
-const HASH_ALONE: &str = "the pool's keys are spelled as ours, so that their hashes differ: most likely hash.seed is not the     engines' PYTHONHASHSEED; else hash.algo, or prompt.chat_template";
-
 /// Looks a prompt up until it is found, or the last time has come.
 async fn look_again(finder: &Finder, prompt: StoredPrompt) -> LookedUp {
     let StoredPrompt { run, pool, told, at } = prompt;
-    let mut looked = LookedUp { run, pool: None, events: None };
+    let mut looked = LookedUp { run, pool: None, in_part: false, events: None };
     for look in LOOKS {
         sleep_until(at + look).await;
         if let Some(query) = pool.as_ref().filter(|_| looked.pool != Some(true)) {
-            let answer = finder.ask_anew(query).await.filter(|lookup| lookup.verdict.is_answer());
-            looked.pool = answer.map(|lookup| lookup.presence.has_any()).or(looked.pool);
+            if let Some(presence) = finder.check(query).await {
+                looked.pool = Some(presence.has_any());
+                looked.in_part = presence.remnant == Remnant::Keys;
+            }
         }
         if let (Some(events), Some(job)) = (&finder.events, &told)
             && looked.events != Some(true)

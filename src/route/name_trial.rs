@@ -25,7 +25,7 @@ pub enum NamesState {
     Plausible,
     /// Nothing that any prefiller stored was ever found.
     WrongEverywhere,
-    /// What others stored is found, and nothing that this engine stored.
+    /// Nothing that this engine stored is found, and prompts of others are.
     WrongAt(u64),
 }
 
@@ -46,9 +46,13 @@ struct RunRecord {
 }
 
 impl NameTrial {
-    /// Some lookup has found blocks.
+    /// Some lookup has found blocks. The first one speaks for the names: what was not found before
+    /// is forgotten.
     pub fn hit(&mut self) {
-        self.hit = true;
+        if !self.hit {
+            self.hit = true;
+            self.acquit();
+        }
     }
 
     /// A prompt that `run` stored was looked up again.
@@ -150,7 +154,9 @@ mod tests {
         look_up(&mut trial, run(1), false, WRONG_AFTER - 1);
         assert_eq!(trial.state(), NamesState::Plausible, "it kept nothing");
         trial.hit();
-        look_up(&mut trial, run(2), false, 1);
+        look_up(&mut trial, run(2), false, WRONG_AFTER - 1);
         assert_eq!(trial.state(), NamesState::Plausible, "lookups find blocks under these names");
+        look_up(&mut trial, run(2), false, 1);
+        assert_eq!(trial.state(), NamesState::WrongAt(2));
     }
 }

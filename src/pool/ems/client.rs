@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, LoadableBy, Near, PoolError, Presence, Question, Tier, by_host};
+use crate::pool::{Answer, KvPool, LoadableBy, Near, PoolError, Presence, Question, Remnant, Tier, by_host};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -95,7 +95,7 @@ impl Ems {
             (longest, _) => {
                 let hit_tokens = longest.map_or(0, |near| near.tokens);
                 let reach = self.reach();
-                Ok(Presence { hit_tokens, reach, near, sampled: false, whole, later: false })
+                Ok(Presence { hit_tokens, reach, near, sampled: false, whole, remnant: Remnant::Nothing })
             }
         }
     }

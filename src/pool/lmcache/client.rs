@@ -13,7 +13,9 @@ use super::hosts::Hosts;
 use super::{ChunkLookup, Directory};
 use crate::endpoint::Endpoint;
 use crate::pool::aside::aside;
-use crate::pool::{Answer, KvPool, LoadableBy, MAX_HOSTS, Near, PoolError, Presence, Question, by_host};
+use crate::pool::{
+    Answer, KvPool, LoadableBy, MAX_HOSTS, Near, PoolError, Presence, Question, Remnant, by_host,
+};
 
 /// Most tokens of one question: the coordinator refuses more.
 const MAX_TOKENS: usize = 1_000_000;
@@ -129,7 +131,14 @@ impl Lmcache {
             (true, lent) => LoadableBy::Own { fetchable_tokens: tokens(lent) },
             (false, _) => LoadableBy::Own { fetchable_tokens: tokens(found.shared) },
         };
-        Presence { hit_tokens: tokens(found.chunks), reach, near, sampled: false, whole, later: false }
+        Presence {
+            hit_tokens: tokens(found.chunks),
+            reach,
+            near,
+            sampled: false,
+            whole,
+            remnant: Remnant::Nothing,
+        }
     }
 
     fn url(&self, path: &str) -> String {

@@ -221,3 +221,29 @@ async fn without_a_replay_socket_what_was_before_stays_unknown() {
     setup.logged(&["held_tokens=128 "]).await;
     setup.end().await;
 }
+
+/// Other names than ours in all that a prefiller tells: a seed that is not its own, for example.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_that_are_never_ours_are_warned_of() {
+    let mut setup = Setup::new(1, 1, true).await;
+    setup.is_heard(0).await;
+    setup.publishers[0].publish(stores(&[11, 12, 13])).await;
+    setup.holds(0, 3.0).await;
+    for first in 0..8 {
+        let mut tokens = prompt();
+        tokens[0] = 90_000 + first;
+        let body = json!({"model": "sim", "prompt": tokens, "max_tokens": 2}).to_string();
+        let raw = client::send(setup.gateway, &post("/v1/completions", &body)).await;
+        assert_eq!(raw.status, 200, "{}", raw.text());
+    }
+    let line = setup.process.wait_for("KV events: nothing that prefillers stored is found by its names");
+    assert!(line.contains("WARN") && line.contains("hash.seed"), "{line}");
+    let all = samples(&client::send(setup.gateway, &get("/metrics")).await.text());
+    assert_eq!(all["pd_proxy_block_names_unfound{source=\"events\"}"], 1.0);
+    // It tells of a prompt of ours after all, which is found when it is asked for.
+    setup.publishers[0].publish(stores(&blocks())).await;
+    setup.holds(0, 11.0).await;
+    setup.logged(&["held_tokens=128 "]).await;
+    setup.process.hear("KV events: blocks that prefillers stored are found by their names");
+    setup.end().await;
+}

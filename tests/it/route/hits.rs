@@ -112,13 +112,7 @@ async fn the_pools_word_counts_while_it_comes_true() {
     stage.end().await;
 }
 
-/// Two dozen conversations of two turns with a pool that is asked for the wrong names.
-async fn misnamed(fresh_ms: u64) -> Stage {
-    let stage = pooled("1", fresh_ms).await;
-    converse_in_two_turns(&stage).await;
-    stage
-}
-
+/// Two dozen conversations of two turns.
 async fn converse_in_two_turns(stage: &Stage) {
     assert!(steers(stage).await);
     for conversation in 0..24 {
@@ -130,7 +124,8 @@ async fn converse_in_two_turns(stage: &Stage) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_seed_is_found_out() {
-    let stage = misnamed(0).await;
+    let stage = pooled("1", 0).await;
+    converse_in_two_turns(&stage).await;
     assert!(!steers(&stage).await, "engines find what the pool never knows of");
     stage.end().await;
 }
@@ -161,7 +156,11 @@ async fn no_decoder_waits_for_a_pool_that_is_asked_by_wrong_names() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_before_the_pool_knows_it_is_one_doubt() {
-    let stage = misnamed(60_000).await;
+    let mut script = with_pool("0", 60_000).await;
+    // It is there and stays empty.
+    let _pool = script.engine.pool.take();
+    let stage = Stage::set(script).await;
+    converse_in_two_turns(&stage).await;
     assert!(steers(&stage).await, "the pool's answers may all be as old as the first");
     stage.end().await;
 }
