@@ -7,6 +7,7 @@ mod generate;
 mod keys;
 mod number;
 mod overlay;
+mod pool;
 mod replay;
 #[cfg(feature = "sim")]
 mod sim;
@@ -58,9 +59,12 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 #[command(args_override_self = true)]
 pub struct CheckArgs {
-    /// Ask nobody, neither engines nor the pool, and open no files of the model
+    /// Ask nobody, neither engines nor the pool, and open no files of the model but its config.json
     #[arg(long, help_heading = "Configuration")]
     pub offline: bool,
+    /// Have no prefiller store a prompt of its own in the pool, to look it up there
+    #[arg(long, help_heading = "Configuration")]
+    pub no_store: bool,
     /// Print the merged configuration as well, with the origin of each value, after the findings
     #[arg(long, help_heading = "Configuration")]
     pub show: bool,
@@ -95,12 +99,26 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LEVEL", help_heading = "Configuration")]
     pub log_level: Option<String>,
 
+    /// text or json [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Configuration")]
+    pub log_format: Option<String>,
+
     /// Address to listen on; localhost is loopback, IPv4 and IPv6 [default: localhost]
     #[arg(long, help_heading = "Listening")]
     pub host: Option<String>,
     /// Port to listen on; 0 takes any free one [default: 8000]
     #[arg(long, allow_negative_numbers = true, help_heading = "Listening")]
     pub port: Option<String>,
+    /// Address for operators' routes and metrics, which are then served there alone [default:
+    /// beside everything else]
+    #[arg(long, value_name = "HOST", help_heading = "Listening")]
+    pub admin_host: Option<String>,
+    /// Port of that [default: 8009]
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Listening")]
+    pub admin_port: Option<String>,
+    /// File of the keys that clients need, with their rights and budgets [default: none is needed]
+    #[arg(long, value_name = "FILE", help_heading = "Listening")]
+    pub keys_file: Option<String>,
     /// Runtime threads; 0 = one per core [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Listening")]
     pub workers: Option<String>,
@@ -152,6 +170,17 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "NAME", help_heading = "Engines")]
     pub model: Option<String>,
 
+    /// The pool that the engines share, as mooncake://10.0.0.8:50051?admin=9003, memcache://,
+    /// ems://, ucm:///DIR or lmcache://; sets pool.kind, its addresses, prompt.tokens, key.preset
+    #[arg(long, value_name = "URL", help_heading = "Pool")]
+    pub pool: Option<String>,
+    /// Tensor-parallel size of an engine, for the pool's keys [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Pool")]
+    pub tp: Option<String>,
+    /// PYTHONHASHSEED of all engine processes [default: unset there, too]
+    #[arg(long, value_name = "TEXT", allow_negative_numbers = true, help_heading = "Pool")]
+    pub seed: Option<String>,
+
     /// The engines' connector is MooncakeLayerwiseConnector: sets dialect.name=layerwise
     #[arg(long, help_heading = "Engines")]
     pub layerwise: bool,
@@ -159,6 +188,10 @@ pub struct ServeArgs {
     /// --port]
     #[arg(long, value_name = "URL", help_heading = "Engines")]
     pub callback_url: Option<String>,
+
+    /// Time for which prefillers keep KV for a decoder: vLLM's kv_lease_duration [default: 30s]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Engines")]
+    pub lease: Option<String>,
 
     /// predicted, least_work, least_requests, round_robin, random, power_of_two, reference,
     /// cache_aware or session [default: predicted]
@@ -170,14 +203,15 @@ pub struct ServeArgs {
     /// Attempts per leg [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub max_retries: Option<String>,
-    /// Pause before the second attempt, doubled with each further one [default: 0.001]
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, help_heading = "Routing and retries")]
+    /// Pause before the second attempt, doubled with each further one: seconds, or a time with
+    /// a unit, as 500ms [default: 0.001]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub retry_delay: Option<String>,
     /// Probes of an instance being added before it is given up [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub max_waiting_retries: Option<String>,
-    /// Pause between those probes [default: 10]
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, help_heading = "Routing and retries")]
+    /// Pause between those probes [default: 10s]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub waiting_retry_interval: Option<String>,
 }
 

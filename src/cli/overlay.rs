@@ -3,7 +3,7 @@
 
 use super::ServeArgs;
 use crate::config::load::{CollectedEntries, Entry, Given, Origin};
-use crate::config::{ConfigError, Endpoint, Problem, secrets};
+use crate::config::{ConfigError, Endpoint, Problem, duration, secrets};
 use crate::endpoint::{HostError, engine_host, engine_port};
 
 /// The engines of one role, as the flags give them.
@@ -45,10 +45,17 @@ impl ServeArgs {
                 &self.max_waiting_retries.as_deref().map(at_least_once),
             ),
             ("--log-level", "log.level", &self.log_level),
+            ("--log-format", "log.format", &self.log_format),
+            ("--admin-host", "server.admin_host", &self.admin_host),
+            ("--admin-port", "server.admin_port", &self.admin_port),
+            ("--keys-file", "auth.keys_file", &self.keys_file),
+            ("--tp", "key.tp", &self.tp),
+            ("--seed", "hash.seed", &self.seed),
         ];
         for (flag, key, text) in texts {
             found.entries.extend(text.iter().map(|text| entry(key, Given::Text(text.clone()), flag)));
         }
+        self.pool(found);
         for role in self.roles() {
             role.overlay(found);
         }
@@ -56,10 +63,10 @@ impl ServeArgs {
             seconds("--retry-delay", "retry.delay_ms", text, found, toml::Value::Float);
         }
         if let Some(text) = &self.waiting_retry_interval {
-            // Saturates at what no bound allows.
-            seconds("--waiting-retry-interval", "fleet.probe_interval_ms", text, found, |ms| {
-                toml::Value::Integer((ms.round() as i64).max(1))
-            });
+            seconds("--waiting-retry-interval", "fleet.probe_interval_ms", text, found, whole_ms);
+        }
+        if let Some(text) = &self.lease {
+            seconds("--lease", "engine.lease_ms", text, found, whole_ms);
         }
         for text in &self.set {
             set(text, found);
@@ -197,7 +204,14 @@ fn at_least_once(text: &str) -> String {
     if text.trim().parse::<u32>() == Ok(0) { "1".to_owned() } else { text.to_owned() }
 }
 
-/// Enters a flag's seconds under `key`, whose value `to_value` makes from milliseconds.
+/// A whole number of milliseconds, at least 1, as the reference proxies take 0. Saturates at what
+/// no bound allows.
+fn whole_ms(ms: f64) -> toml::Value {
+    toml::Value::Integer((ms.round() as i64).max(1))
+}
+
+/// Enters a flag's seconds, or its time with a unit, under `key`, whose value `to_value` makes from
+/// milliseconds.
 fn seconds(
     flag: &str,
     key: &str,
@@ -205,9 +219,10 @@ fn seconds(
     found: &mut CollectedEntries,
     to_value: fn(f64) -> toml::Value,
 ) {
-    match text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
-        Some(seconds) => {
-            let value = to_value(seconds * 1000.0);
+    let plain = text.trim().parse::<f64>().ok().map(|seconds| seconds * 1000.0);
+    match plain.or_else(|| duration::ms(text)).filter(|ms| ms.is_finite() && *ms >= 0.0) {
+        Some(ms) => {
+            let value = to_value(ms);
             found.entries.push(entry(key, Given::Value(value), flag));
         }
         None => found.errors.push(ConfigError {

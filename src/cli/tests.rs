@@ -230,7 +230,7 @@ fn bad_flags_are_named_with_what_would_be_right() {
         ),
         (
             "pd-proxy --retry-delay -1",
-            "flag --retry-delay: `-1` is no length of time: expected seconds, as in 0.5",
+            "flag --retry-delay: `-1` is no length of time: expected seconds, or a time with a unit, as in 0.5, 500ms or 30s",
         ),
         (
             "pd-proxy --prefill http://p1:30000 9001",

@@ -122,7 +122,9 @@ pub enum Problem {
         text: String,
     },
     /// A flag in seconds that is no length of time.
-    #[error("`{text}` is no length of time: expected seconds, as in 0.5")]
+    #[error(
+        "`{text}` is no length of time: expected seconds, or a time with a unit, as in 0.5, 500ms or 30s"
+    )]
     NotSeconds {
         /// The text given.
         text: String,
@@ -136,6 +138,14 @@ pub enum Problem {
         hosts: String,
         /// Ports given, as words.
         ports: String,
+    },
+    /// A part of the URL of `--pool` that can't be used.
+    #[error("`{value}` in --pool: {fix}")]
+    PoolUrl {
+        /// The part that is wrong.
+        value: String,
+        /// Fault of that part, and a right one.
+        fix: String,
     },
     /// A bootstrap port after a prefiller's URL.
     #[error(

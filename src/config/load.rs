@@ -4,12 +4,12 @@
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::schema::{Schema, secrets};
 use super::table::MASK;
-use super::{Config, duration, source, warnings};
+use super::{Config, duration, model_facts, source, warnings};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Environment variables by name.
 pub type Env = BTreeMap<String, String>;
@@ -108,6 +108,7 @@ impl Config {
         }
         source::environment(env, &mut found);
         args.overlay(&mut found);
+        args.follow_pool(&mut found);
 
         let mut merge =
             Merge { schema, table: toml::Table::new(), origins: Origins::default(), errors: found.errors };
@@ -167,7 +168,7 @@ impl Merge {
     }
 
     fn finish(self, env: &Env) -> Result<Loaded, ConfigErrors> {
-        let Self { table, origins, mut errors, .. } = self;
+        let Self { table, mut origins, mut errors, .. } = self;
         match Config::deserialize(toml::Value::Table(table)) {
             Ok(mut config) => {
                 // The default engines are for who says nothing; who has them looked for has said
@@ -180,6 +181,7 @@ impl Merge {
                 if decode && unsaid("fleet.decode") {
                     config.fleet.decode.clear();
                 }
+                let conflicts = model_facts::fill(&mut config, &mut origins);
                 let invalid = config.validate();
                 errors.extend(
                     invalid
@@ -189,7 +191,8 @@ impl Merge {
                 if !errors.is_empty() {
                     return Err(ConfigErrors(errors));
                 }
-                let warnings = warnings::find(&config, &origins, env);
+                let mut warnings = warnings::find(&config, &origins, env);
+                warnings.extend(conflicts);
                 Ok(Loaded { config, origins, warnings })
             }
             // Each leaf was tried before, so this is not reached; it is still an answer.
@@ -241,6 +244,11 @@ impl Origins {
     /// Place where a key was set.
     pub fn of(&self, key: &str) -> &Origin {
         self.keys.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// A key that nothing set has been filled from this file, which is not followed.
+    pub(super) fn filled(&mut self, key: &str, file: &Path) {
+        self.keys.insert(key.to_owned(), Origin::File(file.to_owned()));
     }
 
     /// The files that set anything, whether or not another place has the last word on it.

@@ -18,7 +18,7 @@ section! {
         /// engine has its own (EMS).
         addresses: Vec<String> = Vec::new(), AfterRestart;
         /// Mooncake: HTTP (admin) addresses of the masters, asked who leads. MemCache: its
-        /// `metrics_url`, for `check` alone.
+        /// `metrics_url`. They list the keys, too.
         admins: Vec<String> = Vec::new(), AfterRestart;
         /// The longest that a request waits for it, ms; after that it is routed without.
         deadline_ms: u64 = 5, AfterRestart, within(1, MAX_POOL_MS);

@@ -7,12 +7,19 @@ use crate::config::{Config, KeyLayout, KeyStore};
 use crate::kvhash::keys::{Connector, GroupKind, KeyConfig, KvGroup, KvShape, Layout, Preset, Store};
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 
+/// The preset of MooncakeStoreConnector that fits the engines' release.
+const BY_RELEASE: &str = "mooncake-store";
+
 /// None when no pool is configured. The hashes' length is left to who knows the hasher.
 pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>, Trouble> {
     let key = &config.key;
     let Some(name) = &key.preset else { return Ok(None) };
     let refuse = |refusal| Trouble::Keys { preset: name.clone(), refusal };
-    let preset = Preset::named(name).map_err(refuse)?;
+    let preset = match name.as_str() {
+        BY_RELEASE => Preset::of_version(Connector::MooncakeStore, &known.need_version()?.to_string()),
+        name => Preset::named(name),
+    };
+    let preset = preset.map_err(refuse)?;
     Ok(Some(KeyConfig {
         preset,
         template: key.template.clone(),
