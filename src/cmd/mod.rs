@@ -69,7 +69,8 @@ fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     limits::check_keys(&loaded.config.auth).map_err(named)?;
     let mut found = check::configuration(&loaded);
     if !args.offline {
-        found.append(runtime(1).map_err(named)?.block_on(check::run(&loaded)).map_err(named)?);
+        found
+            .append(runtime(1).map_err(named)?.block_on(check::run(&loaded, !args.no_store)).map_err(named)?);
     }
     let shown = if args.show { format!("\n{}", report::render(&loaded)) } else { String::new() };
     say(&format!("{found}{shown}")).map_err(named)?;

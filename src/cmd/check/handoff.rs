@@ -28,7 +28,7 @@ pub(super) const PATH: &str = "/v1/completions";
 
 /// Outcome of one prefiller's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum HandoffAnswer {
+pub(super) enum HandoffAnswer {
     /// There was a hand-off.
     Over,
     /// There was none.
@@ -101,15 +101,26 @@ impl<'a> Question<'a> {
         dialect: Dialect,
         told: &EngineReport,
     ) -> Option<Question<'a>> {
+        Question::about(config, asker, dialect, told, &json!("Hello"))
+    }
+
+    /// The same with this prompt.
+    pub(super) fn about(
+        config: &Config,
+        asker: &'a Asker,
+        dialect: Dialect,
+        told: &EngineReport,
+        prompt: &serde_json::Value,
+    ) -> Option<Question<'a>> {
         let first = told.facts.models.first().map(|it| it.id.as_str());
         let model = config.fleet.model.as_deref().or(first)?;
-        let body = json!({"model": model, "prompt": "Hello", "max_tokens": 1}).to_string();
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 1}).to_string();
         let body = Object::scan(body.into(), ScanLimits::default()).ok()?;
         Some(Question { asker, dialect, id: uuid::Uuid::new_v4().to_string(), body })
     }
 
     /// Has `prefiller` compute the prompt and `decoder` fetch it.
-    async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> HandoffAnswer {
+    pub(super) async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> HandoffAnswer {
         let transfer = Transfer { id: uuid::Uuid::new_v4().as_u128(), ..Transfer::default() };
         let edit = self.dialect.prefill_edit(Api::Completions, &self.body, &transfer);
         let (status, answer) = match self.send(prefiller, &edit).await {

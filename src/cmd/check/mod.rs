@@ -1,7 +1,8 @@
 //! `pd-proxy check` asks the engines and the configured pool: are they there, are they what the
 //! configuration takes them for, are our tokens the engines', do prefillers hand over what they
-//! compute, and are the pool's keys those that the gateway will ask for. Only questions that leave
-//! no trace are put; what a prefiller hands over for one of them is fetched at once.
+//! compute, and are the pool's keys those that the gateway will ask for. The questions leave no
+//! trace but one: where there is a pool, each prefiller computes a short prompt, which stays in the
+//! pool until it is evicted. What a prefiller hands over is fetched at once.
 
 mod dialect;
 mod engines;
@@ -16,6 +17,7 @@ mod members;
 mod memcache;
 mod mooncake;
 mod parity;
+mod stored;
 mod visit;
 mod words;
 
@@ -91,12 +93,13 @@ pub enum CheckError {
 }
 
 /// Looks at this machine, opens the model's files, and asks all engines and the configured pool.
-/// Every question takes `timeout.models_ms` at most; all engines are asked at once.
+/// Every question takes `timeout.models_ms` at most; all engines are asked at once. With `stores`
+/// prefillers store a prompt in the pool.
 ///
 /// # Errors
 /// Faults that keep a gateway from starting. Engines and a pool in trouble are not errors: the
 /// report says so.
-pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
+pub async fn run(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
     let config = &loaded.config;
     let local = match config.prompt.tokens {
         Tokens::Local => Some(naming_config::prompter(config, 0)?),
@@ -107,11 +110,11 @@ pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     let inquiry = Inquiry { config, client, limit };
     let mut report = Report::default();
     here::look(config, &mut report);
+    let published = ask_engines(&inquiry, loaded, local, stores, &mut report).await?;
+    // After the engines: what they have just stored is among the keys.
     let mut of_pool = Report::default();
-    let (published, found) =
-        tokio::join!(ask_engines(loaded, local, &mut report), ask_pool(&inquiry, &mut of_pool));
-    let published = published?;
-    report.lines.append(&mut of_pool.lines);
+    let found = ask_pool(&inquiry, &mut of_pool).await;
+    report.append(of_pool);
     if config.pool.kind == PoolKind::Off || config.key.preset.is_none() {
         engines::naming(config, &published, &mut report);
     } else {
@@ -132,8 +135,10 @@ pub fn configuration(loaded: &Loaded) -> Report {
 
 /// Asks the engines, and returns the facts that the prefillers publish.
 async fn ask_engines(
+    inquiry: &Inquiry<'_>,
     loaded: &Loaded,
     local: Option<Local>,
+    stores: bool,
     report: &mut Report,
 ) -> Result<Vec<Published>, ClientError> {
     let config = &loaded.config;
@@ -145,6 +150,9 @@ async fn ask_engines(
     dialect::tell(config, &visits, report);
     handoff::ask(config, &asker, &visits, report).await;
     generate::ask(config, &asker, &visits, report).await;
+    if stores {
+        stored::ask(inquiry, &asker, &visits, report).await;
+    }
     if let Some((prompter, without)) = local {
         if let Some(why) = without {
             report.say(Grade::Warn, format!("chats are routed by load: {why}"));

@@ -4,6 +4,7 @@
 mod engines;
 mod mooncake;
 mod others;
+mod stored;
 
 use std::net::SocketAddr;
 
