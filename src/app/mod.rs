@@ -129,8 +129,7 @@ impl App {
         // Meters that are made before the recorder is installed would count nothing.
         let (via, exposition) = (Via::new(rng::random()), Exposition::install());
         let meters = Arc::new(meters(config));
-        let keys = limits::open_keys(&config.auth, &meters)?;
-        let fleet = Arc::new(fleet::fleet(config).await);
+        let (keys, fleet) = (limits::open_keys(&config.auth, &meters)?, Arc::new(fleet::fleet(config).await));
         let (engine_tls, tls) = load_tls(config)?;
         let (control, edge) = (control(config, &engine_tls, &via)?, settings::edge(config)?);
         let asker = asker(&control, &edge);
@@ -163,9 +162,9 @@ impl App {
             forced: Forced::default(),
             probe: settings::probe_settings(config),
         });
-        let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
-        tasks.spawn(relay.clone().check_names(stored));
-        let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
+        let mut tasks = JoinSet::from_iter([relay.clone().check_names(stored)]);
+        let (traces, control_time) =
+            (Traces::start(config)?, Arc::new(Live::new(ms(config.timeout.models_ms))));
         if let Some(prompts) = prompts {
             let (time, meters) = (control_time.clone(), meters.clone());
             let needs_names = relay.finder.is_some();
