@@ -27,7 +27,7 @@ pub use self::signals::{Signals, serve_until_signal};
 use self::trace_export::Traces;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
-use crate::config::{Config, DialectName, Events, Loaded, Tokens};
+use crate::config::{self, Config, DialectName, Events, Loaded, Tokens};
 use crate::control::FleetHandles;
 use crate::control::kv_events;
 use crate::control::parity::ParityHandles;
@@ -111,6 +111,18 @@ pub enum StartError {
     Tls(#[from] TlsError),
 }
 
+/// Sockets of clients and, where these are others, of operators.
+struct Listeners {
+    bound: Bound,
+    admin: Option<Bound>,
+}
+
+async fn listen(config: &config::Server) -> Result<Listeners, StartError> {
+    let bound = server::bind(config.bind_host(), config.port).await?;
+    let admin = server::bind_admin(config.admin_bind_host(), config.admin_port).await?;
+    Ok(Listeners { bound, admin })
+}
+
 impl App {
     /// Builds a gateway and binds its address.
     ///
@@ -138,7 +150,6 @@ impl App {
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.pending_decodes());
         let (name_check, stored) = NameCheck::new();
-        let affinity = Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms));
         told.iter().for_each(|told| fleet.scheduler().set_cache_reports(told.clone()));
         let relay = Arc::new(Relay {
             fleet: fleet.clone(),
@@ -151,7 +162,7 @@ impl App {
             prompts: prompts.clone(),
             finder,
             name_check,
-            affinity,
+            affinity: Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms)),
             decision_log: DecisionLog::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
@@ -189,8 +200,7 @@ impl App {
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
-        let bound = server::bind(config.server.bind_host(), config.server.port).await?;
-        let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
+        let Listeners { bound, admin } = listen(&config.server).await?;
         start_housekeeping(&gateway, tls.as_ref(), keys, &mut tasks);
         start_engine_loops(config, &gateway, &control_time, &mut tasks).await;
         detect_dialect(config, &gateway, &mut tasks).await;

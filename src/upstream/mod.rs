@@ -102,6 +102,14 @@ impl SendError {
     }
 }
 
+/// A request that is about to be written.
+struct Outgoing {
+    key: Key,
+    /// The connection that waited for it, if one did.
+    taken: Taken,
+    pieces: Pieces,
+}
+
 impl Upstream {
     /// A client whose connections are made by `connector`.
     pub fn new(connector: Connector) -> Upstream {
@@ -144,7 +152,7 @@ impl Upstream {
         }
         async move {
             let (key, pieces) = wanted?;
-            self.exchange(key, taken, pieces, &method, written).await
+            self.exchange(Outgoing { key, taken, pieces }, &method, written).await
         }
     }
 
@@ -159,15 +167,14 @@ impl Upstream {
         let head = head::write(&Method::GET, path, authority.as_str(), &HeaderMap::new(), 0);
         let key = Key { tls: false, authority };
         let taken = self.idle.take(&key);
-        self.exchange(key, taken, Pieces::from_iter([head]), &Method::GET, &Written::default()).await
+        let outgoing = Outgoing { key, taken, pieces: Pieces::from_iter([head]) };
+        self.exchange(outgoing, &Method::GET, &Written::default()).await
     }
 
     /// Over the connection that was taken, or over a new one.
     async fn exchange(
         &self,
-        key: Key,
-        mut taken: Taken,
-        mut pieces: Pieces,
+        Outgoing { key, mut taken, mut pieces }: Outgoing,
         method: &Method,
         written: &Written,
     ) -> Result<Response<Reply>, SendError> {

@@ -52,9 +52,8 @@ async fn ask(upstream: &Upstream, body: &[u8], written: &Written) -> Result<Resp
     let key = Key { tls: false, authority: Authority::from_static("engine:8000") };
     let head = head::write(&Method::POST, "/x", "engine:8000", &HeaderMap::new(), body.len());
     let taken = upstream.idle.take(&key);
-    upstream
-        .exchange(key, taken, Pieces::from_iter([head, Bytes::copy_from_slice(body)]), &Method::POST, written)
-        .await
+    let pieces = Pieces::from_iter([head, Bytes::copy_from_slice(body)]);
+    upstream.exchange(Outgoing { key, taken, pieces }, &Method::POST, written).await
 }
 
 /// Reads a request with this body.
