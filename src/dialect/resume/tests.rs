@@ -305,6 +305,23 @@ fn lax_truth_counts_as_asked_for_by_the_client() {
     assert!(!plan(Api::Chat, &no).wants_ids && !plan(Api::Chat, &no).include_usage);
 }
 
+/// A request that was aborted ends with its usage and `[DONE]`, without a reason.
+#[test]
+fn an_end_without_a_reason_passes_nothing_of_what_is_held() {
+    let body = json!({"stream": true, "max_tokens": 9});
+    let mut tape = Transcript::new(plan(Api::Completions, &body));
+    let said = event(r#""text":"x","finish_reason":null,"token_ids":[5]"#);
+    assert!(!tape.pass(said.as_bytes()).is_empty());
+    let held = event(r#""text":"","finish_reason":null,"token_ids":[6]"#);
+    let usage = "data: {\"id\":\"a\",\"created\":1,\"choices\":[],\"usage\":{\"prompt_tokens\":2}}\n\n";
+    assert_eq!(tape.pass(format!("{held}{usage}data: [DONE]\n\n").as_bytes()), Bytes::new());
+    assert_eq!(tape.broke(), Some(Break::Ended));
+    assert!(
+        matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2, None))),
+        "the first token is kept"
+    );
+}
+
 #[test]
 fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
     let body = json!({"stream": true, "max_tokens": 9});
@@ -313,6 +330,7 @@ fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
         let mut tape = Transcript::new(plan(api, &body));
         tape.pass(event(&format!(r#"{text},"finish_reason":null,"token_ids":[5]"#)).as_bytes());
         assert!(matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2, _))));
+        tape.pass(event(r#""text":"x","finish_reason":"stop","token_ids":[6]"#).as_bytes());
         let usage = |cached: u64| {
             let details = format!(r#"{{"cached_tokens":{cached}}}"#);
             let counts = format!(
