@@ -174,8 +174,8 @@ impl App {
             probe: settings::probe_settings(config),
         });
         let mut tasks = JoinSet::from_iter([relay.clone().check_names(stored)]);
-        let (traces, control_time) =
-            (Traces::start(config)?, Arc::new(Live::new(ms(config.timeout.models_ms))));
+        let traces = Traces::start(config)?;
+        let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
         if let Some(prompts) = prompts {
             let (time, meters) = (control_time.clone(), meters.clone());
             let needs_names = relay.finder.is_some();

@@ -189,7 +189,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL", help_heading = "Engines")]
     pub callback_url: Option<String>,
 
-    /// Time for which prefillers keep KV for a decoder: vLLM's kv_lease_duration [default: 30s]
+    /// Time for which prefillers keep KV for a decoder, vLLM's kv_lease_duration: seconds, or a time
+    /// with a unit, as 8m [default: 30]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Engines")]
     pub lease: Option<String>,
 
@@ -210,7 +211,7 @@ pub struct ServeArgs {
     /// Probes of an instance being added before it is given up [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub max_waiting_retries: Option<String>,
-    /// Pause between those probes [default: 10s]
+    /// Pause between those probes, written the same way [default: 10]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub waiting_retry_interval: Option<String>,
 }

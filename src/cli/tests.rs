@@ -360,6 +360,17 @@ fn help_names_all_policies() {
     }
 }
 
+#[test]
+fn times_of_flags_are_seconds_or_have_a_unit() {
+    let times = |line: &str| {
+        let config = load(&format!("pd-proxy {line}")).config;
+        (config.retry.delay_ms, config.fleet.probe_interval_ms, config.engine.lease_ms)
+    };
+    let plain = "--retry-delay 0.5 --waiting-retry-interval 30 --lease 480";
+    assert_eq!(times(plain), (500.0, 30_000, 480_000));
+    assert_eq!(times("--retry-delay 500ms --waiting-retry-interval 30s --lease 8m"), times(plain));
+}
+
 /// Flags say defaults that are those of the tables of keys.
 #[test]
 fn help_says_the_defaults_of_the_keys() {
@@ -368,6 +379,10 @@ fn help_says_the_defaults_of_the_keys() {
     let command = <Cli as clap::CommandFactory>::command();
     for (flag, default) in [
         ("log-level", config.log.level.to_string()),
+        ("log-format", config.log.format.to_string()),
+        ("admin-port", server.admin_port.to_string()),
+        ("tp", config.key.tp.to_string()),
+        ("lease", (config.engine.lease_ms / 1_000).to_string()),
         ("host", server.host.clone()),
         ("port", server.port.to_string()),
         ("workers", server.workers.to_string()),
