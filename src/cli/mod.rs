@@ -189,8 +189,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL", help_heading = "Engines")]
     pub callback_url: Option<String>,
 
-    /// Time for which prefillers keep KV for a decoder, vLLM's kv_lease_duration: seconds, or a time
-    /// with a unit, as 8m [default: 30]
+    /// Time for which prefillers keep KV for a decoder, vLLM's kv_lease_duration: seconds, or a
+    /// time with a unit, as 8m [default: 30]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = "Engines")]
     pub lease: Option<String>,
 
