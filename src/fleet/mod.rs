@@ -10,6 +10,7 @@ pub mod handoffs;
 pub mod health;
 mod hits;
 pub mod instance;
+mod lane_members;
 mod member;
 mod models;
 mod pace;
@@ -22,6 +23,7 @@ pub mod roster;
 pub mod scheduler_handle;
 mod standing;
 mod transitions;
+mod turns;
 pub mod vacancy;
 pub mod waiting;
 

@@ -171,6 +171,7 @@ impl Drop for Reservation {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Arc, OnceLock};
+    use std::time::Duration;
 
     use tokio::time::Instant;
 
@@ -206,6 +207,8 @@ mod tests {
         let _next = place();
         let _ = witness.instance.set(placed.reservation.instance().clone());
         assert_eq!((fleet.scheduler().waiting(), witness.requests.load(Ordering::Relaxed)), (1, 0));
+        // What was told is old by then, so that it is asked for again when the scheduler runs.
+        tokio::time::advance(Duration::from_secs(1)).await;
         drop(placed);
         assert_eq!(witness.requests.load(Ordering::Relaxed), 1, "it counted while the board was told");
     }

@@ -2,28 +2,35 @@
 //!
 //! The scheduler runs at each arrival, each end of a prefill, each change of the fleet, and each
 //! second while requests wait ([`SchedulerHandle::tick`]). Decisions are made under a short lock;
-//! their receivers are woken outside of it.
+//! their receivers are woken outside of it. Of those who want it to run at the same time, one runs
+//! it for all. What engines told of their caches is looked up before the lock is taken.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId, Rank};
+use crate::fleet::lane_members::{AskedAhead, LaneMembers};
 use crate::fleet::member::Member;
 use crate::fleet::reservation::Reservation;
+use crate::fleet::turns::Turns;
 use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::{
-    Beliefs, Booking, CacheView, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, NewRequest,
-    PrefillScheduler, Reported, SchedulerSettings, Seconds, Terms, Ticket,
+    Beliefs, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, NewRequest, PrefillScheduler,
+    Reported, SchedulerSettings, Seconds, Terms, Ticket,
 };
 
 /// Time between looks at all lanes while requests wait: rests end without notice.
 const RECHECK: Duration = Duration::from_secs(1);
+/// Requests that wait of which is asked again, each time that the scheduler runs, what engines
+/// hold.
+const REFRESHED: usize = 8;
 
 /// Lock, clock and wake-ups around the pure scheduler.
 #[derive(Debug)]
@@ -31,17 +38,19 @@ pub struct SchedulerHandle {
     /// The scheduler's seconds are counted from then.
     born: Instant,
     state: Mutex<State>,
-    /// Somebody waits, or the next moment to look is another.
+    members: ArcSwap<LaneMembers>,
+    cache_reports: OnceLock<Arc<dyn CacheReports>>,
+    /// Who runs the scheduler.
+    turns: Turns,
+    /// The next moment to look is earlier than it was.
     news: Notify,
 }
 
 struct State {
     board: PrefillScheduler,
-    /// Members by their lane.
-    members: Vec<Option<Member>>,
     waiters: HashMap<Ticket, oneshot::Sender<Placement>>,
-    cache_reports: Option<Arc<dyn CacheReports>>,
-    hosts: HostNames,
+    /// The moment until which [`SchedulerHandle::tick`] sleeps, if it does not sleep for good.
+    looks_s: Option<Seconds>,
     /// Of the random numbers.
     seed: u64,
 }
@@ -61,12 +70,6 @@ pub struct Holding {
     pub rank: u32,
     /// Leading tokens of the prompt.
     pub tokens: u32,
-}
-
-/// Reports of prefillers' memory, by lane.
-struct ByLane<'a> {
-    cache_reports: &'a dyn CacheReports,
-    members: &'a [Option<Member>],
 }
 
 /// Conditions under which an instance is used from now on.
@@ -120,57 +123,67 @@ impl std::fmt::Debug for State {
     }
 }
 
+impl std::fmt::Debug for dyn CacheReports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CacheReports")
+    }
+}
+
 impl SchedulerHandle {
     pub(super) fn new(settings: SchedulerSettings, seed: u64) -> SchedulerHandle {
-        let state = State {
-            board: PrefillScheduler::new(settings),
-            members: Vec::new(),
-            waiters: HashMap::new(),
-            cache_reports: None,
-            hosts: HostNames::new(),
-            seed,
-        };
-        SchedulerHandle { born: Instant::now(), state: Mutex::new(state), news: Notify::new() }
+        let waiters = HashMap::new();
+        let state = State { board: PrefillScheduler::new(settings), waiters, looks_s: None, seed };
+        SchedulerHandle {
+            born: Instant::now(),
+            state: Mutex::new(state),
+            members: ArcSwap::default(),
+            cache_reports: OnceLock::new(),
+            turns: Turns::default(),
+            news: Notify::new(),
+        }
     }
 
-    /// Sets the source of what prefillers hold. Without one the scheduler believes its own history.
+    /// Sets the source of what prefillers hold, once. Without one the scheduler believes its own
+    /// history.
     pub fn set_cache_reports(&self, cache_reports: Arc<dyn CacheReports>) {
-        self.lock().cache_reports = Some(cache_reports);
+        let _ = self.cache_reports.set(cache_reports);
     }
 
     /// A pool calls hosts by these names.
     pub fn name_hosts(&self, hosts: HostNames) {
-        self.lock().hosts = hosts;
+        let _state = self.lock();
+        self.change_members(|members| members.host_names = hosts);
     }
 
     /// The prefillers on what a pool calls a host.
     pub fn lanes_on(&self, host: &str) -> SmallVec<[LaneId; 2]> {
-        let state = self.lock();
-        let host = state.hosts.get(host).map_or(host, String::as_str);
-        let members = (0u16..).zip(&state.members);
-        let here =
-            members.filter(|(_, it)| it.as_ref().is_some_and(|it| it.instance.endpoint().host == host));
-        here.map(|(lane, _)| LaneId(lane)).collect()
+        self.members.load().on(host).into()
     }
 
     pub(super) fn join(self: &Arc<Self>, instance: &Arc<Instance>, rank: Option<Rank>, spec: LaneSpec) {
         {
             let mut state = self.lock();
             let Some(lane) = state.board.join(spec) else { return };
-            let at = usize::from(lane.0);
-            if state.members.len() <= at {
-                state.members.resize(at + 1, None);
-            }
-            state.members[at] = Some(Member { instance: instance.clone(), rank });
+            let member = Member { instance: instance.clone(), rank };
+            self.change_members(|members| members.put(lane, member));
         }
         self.pump();
     }
 
+    /// Changes the members, under the lock of the state.
+    fn change_members(&self, change: impl FnOnce(&mut LaneMembers)) {
+        let mut members = LaneMembers::clone(&self.members.load());
+        change(&mut members);
+        self.members.store(Arc::new(members));
+    }
+
     pub(super) fn leave(self: &Arc<Self>, id: InstanceId) {
-        self.with(id, |state, lane| {
-            state.board.close(lane);
-            state.members[usize::from(lane.0)] = None;
-        });
+        {
+            let mut state = self.lock();
+            self.members.load().of(id).iter().for_each(|lane| state.board.close(*lane));
+            self.change_members(|members| members.remove(id));
+        }
+        self.pump();
     }
 
     pub(super) fn drain(self: &Arc<Self>, id: InstanceId, draining: bool) {
@@ -197,8 +210,9 @@ impl SchedulerHandle {
 
     /// Others gave one of its ranks, or all of it, so many requests, as its own metrics tell.
     pub fn set_external_requests(self: &Arc<Self>, id: InstanceId, rank: Option<Rank>, requests: f64) {
+        let members = self.members.load();
         self.with(id, |state, lane| {
-            if state.rank(lane) == rank {
+            if members.get(lane).is_some_and(|its| its.rank == rank) {
                 state.board.set_external_requests(lane, requests);
             }
         });
@@ -218,8 +232,8 @@ impl SchedulerHandle {
     fn with(self: &Arc<Self>, id: InstanceId, mut change: impl FnMut(&mut State, LaneId)) {
         {
             let mut state = self.lock();
-            for lane in state.lanes(id) {
-                change(&mut state, lane);
+            for lane in self.members.load().of(id) {
+                change(&mut state, *lane);
             }
         }
         self.pump();
@@ -230,15 +244,24 @@ impl SchedulerHandle {
     /// there are no others. None when there is no prefiller.
     pub fn place(self: &Arc<Self>, job: Arc<Job>, since: Instant, tried: &[InstanceId]) -> Option<Waiting> {
         let now = self.now();
+        let members = self.members.load();
+        if !members.serves() {
+            return None;
+        }
+        let told = self.cache_reports.get().map(|reports| members.told(reports.as_ref(), &job));
+        let since_s = since.saturating_duration_since(self.born).as_secs_f64();
+        let tried: SmallVec<[LaneId; 4]> = tried.iter().flat_map(|id| members.of(*id)).copied().collect();
         let in_line = {
             let mut state = self.lock();
-            if !state.serves() {
-                return None;
-            }
-            let since_s = since.saturating_duration_since(self.born).as_secs_f64();
-            let tried: SmallVec<[LaneId; 4]> = tried.iter().flat_map(|id| state.lanes(*id)).collect();
-            match state.try_assign(NewRequest { since_s, job, tried: &tried }, now) {
-                Ok(commit) => return Some(Waiting::Placed(self.placed(&state, commit))),
+            let new_request = NewRequest { since_s, job, tried: &tried };
+            let State { board, seed, .. } = &mut *state;
+            let random = &mut || random(seed);
+            let assigned = match &told {
+                Some(told) => board.try_assign(new_request, now, told, random),
+                None => board.try_assign(new_request, now, &(), random),
+            };
+            match assigned {
+                Ok(commit) => return Some(Waiting::Placed(self.placed(&members, commit))),
                 Err(ticket) => {
                     let (waiter, placed) = oneshot::channel();
                     state.waiters.insert(ticket, waiter);
@@ -252,26 +275,28 @@ impl SchedulerHandle {
 
     /// Costs of a request on each prefiller, best first.
     pub fn explain(&self, job: &Arc<Job>) -> Vec<(String, Terms)> {
-        let now = self.now();
-        let state = self.lock();
-        let all = match &state.cache_reports {
-            Some(cache_reports) => {
-                let sight = ByLane { cache_reports: cache_reports.as_ref(), members: &state.members };
-                state.board.explain(now, job, &sight)
-            }
-            None => state.board.explain(now, job, &()),
-        };
-        all.into_iter().map(|terms| (state.name(terms.lane), terms)).collect()
+        let members = self.members.load();
+        let name = |lane| members.get(lane).map_or_else(String::new, Member::name);
+        let mut all = self.weigh(job, &members);
+        all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
+        all.into_iter().map(|terms| (name(terms.lane), terms)).collect()
+    }
+
+    fn weigh(&self, job: &Arc<Job>, members: &LaneMembers) -> Vec<Terms> {
+        let told = self.cache_reports.get().map(|reports| members.told(reports.as_ref(), job));
+        let (now, state) = (self.now(), self.lock());
+        match &told {
+            Some(told) => state.board.weigh(now, job, told),
+            None => state.board.weigh(now, job, &()),
+        }
     }
 
     /// Predicted seconds until a request that comes now has a prefiller, the line included.
     pub fn wait_s(&self) -> Option<Seconds> {
-        let now = self.now();
-        let state = self.lock();
-        let lanes = (0u16..)
-            .zip(&state.members)
-            .filter(|(_, it)| it.as_ref().is_some_and(|it| !it.instance.draining()));
-        let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(LaneId(lane), now)?.0));
+        let members = self.members.load();
+        let lanes = members.lanes().filter(|(_, it)| !it.instance.draining());
+        let (now, state) = (self.now(), self.lock());
+        let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(lane, now)?.0));
         Some(backlogs.reduce(f64::min)? + state.board.line_s())
     }
 
@@ -279,28 +304,25 @@ impl SchedulerHandle {
     /// the prefiller where its first token would come soonest. None when there is no prefiller.
     pub fn predict(&self, job: &Arc<Job>) -> Option<(Seconds, Seconds)> {
         let line_s = self.lock().board.line_s();
-        let all = self.explain(job);
-        let each = all.iter().map(|(_, terms)| (terms.wait_s, terms.prefill_s + terms.restore_s));
+        let all = self.weigh(job, &self.members.load());
+        let each = all.iter().map(|terms| (terms.wait_s, terms.prefill_s + terms.restore_s));
         let (wait_s, own_s) = each.min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)))?;
         Some((wait_s + line_s, own_s))
     }
 
     /// Predicted seconds until each prefiller, or each rank of one, could begin with something new.
     pub fn backlogs(&self) -> Vec<(InstanceId, Seconds)> {
-        let (now, state) = (self.now(), self.lock());
-        let lanes = (0u16..).zip(state.members.iter().map(Option::as_ref));
-        let ends_in = |(lane, it): (u16, Option<&Member>)| {
-            Some((it?.instance.id(), state.board.load(LaneId(lane), now)?.0))
-        };
-        lanes.filter_map(ends_in).collect()
+        let (now, members, state) = (self.now(), self.members.load(), self.lock());
+        let ends_in =
+            |(lane, it): (LaneId, &Member)| Some((it.instance.id(), state.board.load(lane, now)?.0));
+        members.lanes().filter_map(ends_in).collect()
     }
 
     /// Number of requests that are with prefillers, as far as the scheduler knows.
     pub fn booked(&self) -> u32 {
-        let now = self.now();
-        let state = self.lock();
-        let lanes = (0u16..).map(LaneId).take(state.members.len());
-        lanes.filter_map(|lane| state.board.load(lane, now)).map(|(_, requests)| requests).sum()
+        let (now, members, state) = (self.now(), self.members.load(), self.lock());
+        let loads = members.lanes().filter_map(|(lane, _)| state.board.load(lane, now));
+        loads.map(|(_, requests)| requests).sum()
     }
 
     /// Number of requests that wait.
@@ -312,43 +334,77 @@ impl SchedulerHandle {
     pub async fn tick(self: Arc<Self>) {
         loop {
             let wait = {
-                let state = self.lock();
-                let wake_s = state.board.wake_s().map(|wake_s| wake_s - self.now());
-                (state.board.waiting() > 0).then(|| {
-                    wake_s
-                        .map_or(RECHECK, |s| Duration::try_from_secs_f64(s).unwrap_or_default())
-                        .min(RECHECK)
-                })
+                let mut state = self.lock();
+                let now = self.now();
+                let waits = state.board.waiting() > 0;
+                let most_s = now + RECHECK.as_secs_f64();
+                state.looks_s =
+                    waits.then(|| state.board.wake_s().map_or(most_s, |wake_s| wake_s.min(most_s)));
+                state.looks_s.map(|looks_s| Duration::try_from_secs_f64(looks_s - now).unwrap_or_default())
             };
-            match wait {
-                None => self.news.notified().await,
-                Some(wait) => {
-                    let _ = tokio::time::timeout(wait, self.news.notified()).await;
+            // Whoever gives news has run the scheduler: only the next moment is another.
+            let is_time = match wait {
+                None => {
+                    self.news.notified().await;
+                    false
                 }
+                Some(wait) => tokio::time::timeout(wait, self.news.notified()).await.is_err(),
+            };
+            if is_time {
+                self.run();
             }
-            // It knows who is left: told of it, it would do nothing else.
-            self.serve();
         }
     }
 
+    /// Runs the scheduler, or leaves it to who does so already.
     fn pump(self: &Arc<Self>) {
-        if self.serve() {
+        if self.run() {
             self.news.notify_one();
         }
     }
 
-    /// Gives each request that can be placed its prefiller. True if requests are left.
+    /// The same. True if the next moment to look is earlier than [`tick`](Self::tick) thinks.
+    fn run(self: &Arc<Self>) -> bool {
+        let mut sooner = false;
+        self.turns.take(|| sooner = self.serve());
+        sooner
+    }
+
+    /// Asks again what engines hold of the prompts of those in front, outside of the lock.
+    fn refresh(&self) {
+        let Some(reports) = self.cache_reports.get() else { return };
+        let stale = self.lock().board.stale(self.now(), REFRESHED);
+        if stale.is_empty() {
+            return;
+        }
+        let members = self.members.load();
+        let told = stale.into_iter().map(|(ticket, job)| (ticket, members.told(reports.as_ref(), &job)));
+        let told: SmallVec<[_; REFRESHED]> = told.collect();
+        let (now, mut state) = (self.now(), self.lock());
+        told.iter().for_each(|(ticket, told)| state.board.tell(*ticket, now, told));
+    }
+
+    /// Gives each request that can be placed its prefiller. True if requests are left, and the next
+    /// moment to look is earlier than was thought.
     fn serve(self: &Arc<Self>) -> bool {
+        self.refresh();
         let now = self.now();
         let mut served: SmallVec<[(oneshot::Sender<Placement>, Placement); 4]> = SmallVec::new();
         let mut left: Vec<oneshot::Sender<Placement>> = Vec::new();
         // A reservation is returned under the lock: none may be dropped while it is held.
         let mut unclaimed: Vec<Placement> = Vec::new();
-        let waiting = {
+        let sooner = {
             let mut state = self.lock();
-            for commit in state.pump(now) {
+            let members = self.members.load();
+            let State { board, seed, .. } = &mut *state;
+            let random = &mut || random(seed);
+            let commits = match self.cache_reports.get() {
+                Some(_) => board.pump(now, &AskedAhead, random),
+                None => board.pump(now, &(), random),
+            };
+            for commit in commits {
                 let waiter = state.waiters.remove(&commit.ticket);
-                match (waiter, self.placed(&state, commit)) {
+                match (waiter, self.placed(&members, commit)) {
                     (Some(waiter), Some(placed)) => served.push((waiter, placed)),
                     (waiter, placed) => {
                         left.extend(waiter);
@@ -356,7 +412,7 @@ impl SchedulerHandle {
                     }
                 }
             }
-            if !state.serves() {
+            if !members.serves() {
                 // No prefiller will serve them: the end of their channels says so.
                 let gone: Vec<Ticket> = state.waiters.keys().copied().collect();
                 for ticket in gone {
@@ -364,23 +420,24 @@ impl SchedulerHandle {
                     left.extend(state.waiters.remove(&ticket));
                 }
             }
-            state.board.waiting() > 0
+            let wakes_s = state.board.wake_s().unwrap_or(f64::INFINITY);
+            state.board.waiting() > 0 && state.looks_s.is_none_or(|looks_s| wakes_s < looks_s)
         };
         drop((left, unclaimed));
         for (waiter, placed) in served {
             // A request that has left gives its reservation back here, outside the lock.
             let _ = waiter.send(placed);
         }
-        waiting
+        sooner
     }
 
-    fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placement> {
+    fn placed(self: &Arc<Self>, members: &LaneMembers, commit: Commit) -> Option<Placement> {
         let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
-        let Member { instance, rank } = state.member(terms.lane)?.clone();
+        let Member { instance, rank } = members.get(terms.lane)?.clone();
         let booked =
             Commitment { scheduler: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
         let reservation = Reservation::booked(instance, rank, u64::from(tokens), booked);
-        let others = others.into_iter().filter_map(|terms| Some((state.member(terms.lane)?.clone(), terms)));
+        let others = others.into_iter().filter_map(|terms| Some((members.get(terms.lane)?.clone(), terms)));
         let others = others.collect();
         let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();
         Some(Placement { reservation, choice: Choice { terms, others, waited, waiting } })
@@ -412,68 +469,10 @@ impl SchedulerHandle {
     }
 }
 
-impl State {
-    fn lanes(&self, id: InstanceId) -> SmallVec<[LaneId; 2]> {
-        let members = (0u16..).zip(&self.members);
-        let its = members.filter(|(_, member)| member.as_ref().is_some_and(|it| it.instance.id() == id));
-        its.map(|(lane, _)| LaneId(lane)).collect()
-    }
-
-    fn member(&self, lane: LaneId) -> Option<&Member> {
-        self.members.get(usize::from(lane.0))?.as_ref()
-    }
-
-    fn rank(&self, lane: LaneId) -> Option<Rank> {
-        self.member(lane)?.rank
-    }
-
-    fn name(&self, lane: LaneId) -> String {
-        self.member(lane).map_or_else(String::new, Member::name)
-    }
-
-    fn serves(&self) -> bool {
-        self.members.iter().flatten().any(|member| !member.instance.draining())
-    }
-
-    fn pump(&mut self, now: Seconds) -> Vec<Commit> {
-        self.decide(|board, sight, random| board.pump(now, sight, random))
-    }
-
-    fn try_assign(&mut self, new_request: NewRequest<'_>, now: Seconds) -> Result<Commit, Ticket> {
-        self.decide(|board, sight, random| board.try_assign(new_request, now, sight, random))
-    }
-
-    /// Has the scheduler decide, by what is told of caches and with dice.
-    fn decide<T>(
-        &mut self,
-        decision: impl FnOnce(&mut PrefillScheduler, &dyn CacheView, &mut dyn FnMut() -> u64) -> T,
-    ) -> T {
-        let State { board, cache_reports, members, seed, .. } = self;
-        let mut random = || {
-            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *seed >> 16
-        };
-        match cache_reports {
-            Some(cache_reports) => {
-                decision(board, &ByLane { cache_reports: cache_reports.as_ref(), members }, &mut random)
-            }
-            None => decision(board, &(), &mut random),
-        }
-    }
-}
-
-impl CacheView for ByLane<'_> {
-    fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]) {
-        let told = self.cache_reports.held(job);
-        for (place, member) in out.iter_mut().zip(self.members) {
-            let Some(Member { instance, rank }) = member else { continue };
-            let first = told.partition_point(|it| it.instance < instance.id());
-            let its = told[first..].iter().take_while(|it| it.instance == instance.id());
-            // Of an engine that chooses among its ranks itself, the one that holds most counts.
-            let those = its.filter(|it| rank.is_none_or(|rank| u32::from(rank) == it.rank));
-            *place = those.map(|it| it.tokens).max();
-        }
-    }
+/// The next random number.
+fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 16
 }
 
 impl Commitment {

@@ -1,14 +1,16 @@
 //! Facts of a request that routing is told.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fleet::Fleet;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::lookup::{Blocks, PromptLookup};
-use crate::route::{Job, PoolHits, estimate};
+use crate::route::{Job, LaneId, PoolHits, estimate};
 
 /// By this header a client, or a gateway in front, tells which requests belong together.
 const SESSION_HEADER: &str = "x-session-id";
@@ -101,7 +103,11 @@ fn pool_hits(found: &PromptLookup, fleet: &Fleet) -> PoolHits {
         let tokens = near.tokens;
         fleet.scheduler().lanes_on(&near.host).into_iter().map(move |lane| (lane, tokens))
     });
-    PoolHits { asked: answer.is_some(), anywhere_tokens: found.fetchable_tokens(), near: near.collect() }
+    let mut near: SmallVec<[(LaneId, u32); 4]> = near.collect();
+    near.sort_by_key(|(lane, tokens)| (*lane, Reverse(*tokens)));
+    // A host that a pool knows by two names.
+    near.dedup_by_key(|(lane, _)| *lane);
+    PoolHits { asked: answer.is_some(), anywhere_tokens: found.fetchable_tokens(), near }
 }
 
 fn session(ask: &ReceivedRequest) -> Option<u64> {

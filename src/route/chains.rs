@@ -51,15 +51,19 @@ pub struct Step {
 struct Run {
     all: Arc<[u64]>,
     part: Range<usize>,
+    /// The last block of the part, or 0: mostly it is all that has to be looked at.
+    last: u64,
 }
 
 impl Run {
     fn of(all: &Arc<[u64]>, part: Range<usize>) -> Run {
+        let run = all.get(part.clone()).unwrap_or_default();
+        let last = run.last().copied().unwrap_or_default();
         if part.len() * 2 >= all.len() {
-            return Run { all: Arc::clone(all), part };
+            return Run { all: Arc::clone(all), part, last };
         }
-        let all: Arc<[u64]> = all.get(part).unwrap_or_default().into();
-        Run { part: 0..all.len(), all }
+        let all: Arc<[u64]> = run.into();
+        Run { part: 0..all.len(), all, last }
     }
 
     fn get(&self) -> &[u64] {
@@ -74,10 +78,14 @@ impl Run {
 
     /// Leading blocks that `blocks` has, too.
     fn common(&self, blocks: &[u64]) -> usize {
+        let whole = self.part.len();
+        if whole.checked_sub(1).and_then(|last| blocks.get(last)) == Some(&self.last) {
+            return whole;
+        }
         let mine = self.get();
         let length = mine.len().min(blocks.len());
         let (mine, theirs) = (&mine[..length], &blocks[..length]);
-        // Mostly all; else as far as the chains agree.
+        // As far as the chains agree.
         let (mut low, mut high) = (0, length);
         let mut middle = length.saturating_sub(1);
         while low < high {
@@ -201,7 +209,7 @@ impl<T: Clone + Default> Chains<T> {
                 return;
             }
             let parent = std::mem::replace(&mut gone.parent, ROOT);
-            let run = std::mem::replace(&mut gone.run, Run { all: Arc::default(), part: 0..0 });
+            let run = std::mem::replace(&mut gone.run, Run { all: Arc::default(), part: 0..0, last: 0 });
             gone.value = T::default();
             self.blocks -= run.part.len();
             if let Some(first) = run.get().first() {

@@ -7,6 +7,10 @@ use smallvec::SmallVec;
 /// Seconds; of a moment: since whenever the caller began to count.
 pub type Seconds = f64;
 
+/// Most lanes of a scheduler: prefillers, or their ranks where the gateway chooses among these.
+/// Others than these are not routed to.
+pub const MAX_LANES: usize = 4096;
+
 /// A prefiller's place on the scheduler, free for another one after it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u16);
@@ -41,7 +45,7 @@ pub struct PoolHits {
     pub asked: bool,
     /// That every prefiller can load, wherever they lie.
     pub anywhere_tokens: u32,
-    /// On a prefiller's own host; some of these may be for nobody else.
+    /// On a prefiller's own host, by lane; some of these may be for nobody else.
     pub near: SmallVec<[(LaneId, u32); 4]>,
 }
 
@@ -81,7 +85,8 @@ impl PoolHits {
     }
 
     fn near(&self, lane: LaneId) -> u32 {
-        self.near.iter().find(|(whose, _)| *whose == lane).map_or(0, |(_, tokens)| *tokens)
+        let found = self.near.binary_search_by_key(&lane, |(whose, _)| *whose);
+        found.ok().and_then(|at| self.near.get(at)).map_or(0, |(_, tokens)| *tokens)
     }
 }
 

@@ -19,6 +19,8 @@ const SPEED_STEP: f64 = 0.1;
 /// A prefill is overdue when it takes this long, and so many times what was predicted.
 const OVERDUE_S: Seconds = 5.0;
 const OVERDUE_FACTOR: f64 = 5.0;
+/// Lanes without a request are free since then: before all moments that callers count.
+const IDLE_SINCE_S: Seconds = -1e9;
 /// Differences of speed up to this factor are noise, and not acted on.
 const SPEED_NOISE: f64 = 1.25;
 /// A trial that has not ended after this time is not waited for: another one may go.
@@ -139,6 +141,28 @@ impl Lane {
             (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
         });
         own + self.external_s
+    }
+
+    /// The first moment at which its backlog is below `open_s`, if time alone leads to that: past
+    /// ones for one that has nothing to do.
+    pub(super) fn opens_s(&self, open_s: Seconds) -> Option<Seconds> {
+        let Some(head) = self.booked.front() else {
+            return (self.external_s < open_s).then_some(Seconds::NEG_INFINITY);
+        };
+        let least_s =
+            (self.booked_s - (1.0 - LEAST_OF_HEAD) * head.prefill_s).max(LEAST_OF_HEAD * head.prefill_s);
+        let after_s = (self.booked_s + self.external_s - open_s).max(0.0);
+        (least_s + self.external_s < open_s).then_some(self.head_since_s + after_s + 1e-6)
+    }
+
+    /// The moment at which it is expected to be free; without a request it is, and only what others
+    /// gave it counts.
+    pub(super) fn free_s(&self) -> Seconds {
+        if self.booked.is_empty() {
+            IDLE_SINCE_S + self.external_s
+        } else {
+            self.head_since_s + self.booked_s + self.external_s
+        }
     }
 
     /// Standing for a request whose random number, 0 to 1, is `draw`.

@@ -13,10 +13,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::chains::{Chains, Node, NodeId, ROOT};
-use super::job::LaneId;
+use super::job::{LaneId, MAX_LANES};
 
-/// Lanes that are remembered; those beyond are believed to hold nothing.
-pub const MAX_LANES: usize = 256;
 /// Entries of a lane's queue that may be stale whatever it holds.
 const STALE_ENTRIES: usize = 1024;
 
@@ -46,16 +44,33 @@ struct Lane {
 /// The lanes that hold a node.
 #[derive(Clone, Debug, Default)]
 struct Holders {
-    /// Each with the [`Residents::clock`] of its last use.
+    /// By number, each with the [`Residents::clock`] of its last use.
     lanes: SmallVec<[(u16, u32); 2]>,
     /// Tokens of each of the node's blocks, once somebody holds it: who names a prompt decides, and
     /// a lane is told of blocks of several sizes.
     block_tokens: u32,
 }
 
+/// The place of a lane among holders, or where it would stand. They stand by number, so that where
+/// nearly all lanes are holders, few places are possible.
+fn find(holders: &[(u16, u32)], lane: u16) -> Result<usize, usize> {
+    let Some((last, _)) = holders.last().filter(|(last, _)| *last >= lane) else { return Err(holders.len()) };
+    let missing = usize::from(*last) + 1 - holders.len();
+    let first = usize::from(lane).saturating_sub(missing);
+    let end = holders.len().min(usize::from(lane) + 1);
+    let possible = holders.get(first..end).unwrap_or_default();
+    let found = possible.binary_search_by_key(&lane, |(whose, _)| *whose);
+    found.map(|at| first + at).map_err(|at| first + at)
+}
+
 impl Holders {
+    /// Its place among the holders, or where it would stand.
+    fn find(&self, lane: u16) -> Result<usize, usize> {
+        find(&self.lanes, lane)
+    }
+
     fn of(&self, lane: u16) -> Option<u32> {
-        self.lanes.iter().find(|(whose, _)| *whose == lane).map(|(_, stamp)| *stamp)
+        self.find(lane).ok().and_then(|at| self.lanes.get(at)).map(|(_, stamp)| *stamp)
     }
 
     /// True if it is new there.
@@ -63,19 +78,21 @@ impl Holders {
         if self.is_empty() {
             self.block_tokens = block_tokens;
         }
-        let held = self.lanes.iter_mut().find(|(whose, _)| *whose == lane);
-        let new = held.is_none();
-        match held {
-            Some((_, used)) => *used = stamp,
-            None => self.lanes.push((lane, stamp)),
+        match self.find(lane) {
+            Ok(at) => {
+                self.lanes[at] = (lane, stamp);
+                false
+            }
+            Err(at) => {
+                self.lanes.insert(at, (lane, stamp));
+                true
+            }
         }
-        new
     }
 
     /// True if it was there.
     fn drop_by(&mut self, lane: u16) -> bool {
-        let at = self.lanes.iter().position(|(whose, _)| *whose == lane);
-        at.map(|at| self.lanes.swap_remove(at)).is_some()
+        self.find(lane).map(|at| self.lanes.remove(at)).is_ok()
     }
 
     fn is_empty(&self) -> bool {
@@ -179,6 +196,24 @@ impl Residents {
         }
     }
 
+    /// The nodes along a prompt that some lane is believed to hold. Nodes with the same holders are
+    /// one.
+    pub(super) fn way(&self, blocks: &[u64]) -> Way<'_> {
+        let mut way = Way::default();
+        let mut upto_blocks = 0;
+        for step in self.chains.along(blocks) {
+            let Some(node) = self.chains.get(step.node).filter(|node| !node.value.is_empty()) else { break };
+            upto_blocks += u32::try_from(step.blocks).unwrap_or(u32::MAX);
+            let holders = node.value.lanes.as_slice();
+            match way.0.last_mut() {
+                // Holders of the end are holders of the beginning.
+                Some(before) if before.holders.len() == holders.len() => before.upto_blocks = upto_blocks,
+                _ => way.0.push(WayNode { upto_blocks, holders }),
+            }
+        }
+        way
+    }
+
     /// Tokens that a lane is believed to hold.
     pub fn held_tokens(&self, lane: LaneId) -> u64 {
         self.lanes.get(usize::from(lane.0)).map_or(0, |lane| lane.held_tokens)
@@ -187,6 +222,33 @@ impl Residents {
     /// Changes with every change.
     pub fn version(&self) -> u64 {
         self.version
+    }
+}
+
+/// The nodes of one prompt.
+#[derive(Debug, Default)]
+pub(super) struct Way<'a>(SmallVec<[WayNode<'a>; 8]>);
+
+/// A node of one prompt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WayNode<'a> {
+    /// Blocks up to its end.
+    pub(super) upto_blocks: u32,
+    /// The lanes that hold it, by number.
+    pub(super) holders: &'a [(u16, u32)],
+}
+
+impl<'a> Way<'a> {
+    /// Number of leading blocks that a lane is believed to hold. Whoever holds a node holds those
+    /// before it, so that a few looks are enough however often a prompt was continued.
+    pub(super) fn leading(&self, lane: LaneId) -> u32 {
+        let held = self.0.partition_point(|node| find(node.holders, lane.0).is_ok());
+        held.checked_sub(1).and_then(|last| self.0.get(last)).map_or(0, |node| node.upto_blocks)
+    }
+
+    /// Its nodes, those of most of the prompt first.
+    pub(super) fn longest_first(&self) -> impl Iterator<Item = WayNode<'a>> {
+        self.0.iter().rev().copied()
     }
 }
 

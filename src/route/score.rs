@@ -31,6 +31,13 @@ pub struct Terms {
     pub score_s: Seconds,
 }
 
+impl Terms {
+    /// Predicted seconds until the first token, apart from the decoder.
+    pub(super) fn first_token_s(&self) -> Seconds {
+        self.wait_s + self.prefill_s
+    }
+}
+
 /// Weight of saved work against the request's own wait, given the numbers of waiting requests and
 /// instances. It is zero when none waits, since the first token comes soonest where it does, and up
 /// to sixteen under pressure, when work saved is waiting saved for all.

@@ -9,6 +9,7 @@
 //! The order is by arrival plus a few times the request's own work, so short ones go first and
 //! everybody's turn comes.
 
+mod large;
 mod line;
 mod pump;
 
@@ -19,12 +20,13 @@ use smallvec::SmallVec;
 
 use super::choose::{Policy, Rule};
 use super::cost::PrefillCosts;
-use super::job::{Hit, Job, LaneId, Seconds};
+use super::job::{Hit, Job, LaneId, MAX_LANES, Seconds};
 use super::lane::{Lane, LaneHealth, LaneSpec};
 use super::learn::PrefillLearner;
 use super::popular::Popularity;
 use super::resident::Residents;
 use super::score::Terms;
+use large::LargeFleet;
 use line::{HeldByLanes, Line, Waiting};
 
 pub use line::Ticket;
@@ -133,6 +135,12 @@ pub trait CacheView {
     /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others
     /// alone: of them the scheduler believes its own history.
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]);
+
+    /// True if it may be asked about a request again, whose answer is old. Not where a look takes
+    /// so long that others do it ahead.
+    fn asks_again(&self) -> bool {
+        true
+    }
 }
 
 /// No view: nobody tells.
@@ -146,6 +154,8 @@ pub struct PrefillScheduler {
     settings: SchedulerSettings,
     lanes: Vec<Option<Lane>>,
     line: Line,
+    /// What a fleet of many lanes needs.
+    large: Option<Box<LargeFleet>>,
     bookings: HashMap<u64, LaneId>,
     residents: Residents,
     popularity: Popularity,
@@ -158,6 +168,12 @@ pub struct PrefillScheduler {
     /// Of what was committed.
     mean_prefill_s: Seconds,
     beliefs: Beliefs,
+    /// Observations of speed since they were last brought around one.
+    uncentered: usize,
+    /// Time at which it was last noted who tells what it holds.
+    tells_s: Seconds,
+    /// Answers of a view, by lane: room that is used again.
+    told: Vec<Option<u32>>,
     /// Beliefs that others have taken over by then.
     fading: VecDeque<(Seconds, LaneId, Arc<Job>, u32)>,
 }
@@ -184,6 +200,7 @@ impl PrefillScheduler {
             settings,
             lanes: Vec::new(),
             line: Line::default(),
+            large: None,
             bookings: HashMap::new(),
             residents: Residents::default(),
             popularity: Popularity::default(),
@@ -193,14 +210,17 @@ impl PrefillScheduler {
             wake_s: None,
             mean_prefill_s: 0.0,
             beliefs: Beliefs { named: true, history: true },
+            uncentered: 0,
+            tells_s: Seconds::NEG_INFINITY,
+            told: Vec::new(),
             fading: VecDeque::new(),
         }
     }
 
-    /// A prefiller joins, in the first free place.
+    /// A prefiller joins, in the first free place. None if there are [`MAX_LANES`] already.
     pub fn join(&mut self, spec: LaneSpec) -> Option<LaneId> {
         let at = self.lanes.iter().position(Option::is_none).unwrap_or(self.lanes.len());
-        let lane = LaneId(u16::try_from(at).ok()?);
+        let lane = LaneId(u16::try_from(at).ok().filter(|_| at < MAX_LANES)?);
         self.open(lane, spec);
         Some(lane)
     }
@@ -216,6 +236,7 @@ impl PrefillScheduler {
         if self.learner(spec.class).is_none() {
             self.classes.push((spec.class, PrefillLearner::new(self.settings.costs)));
         }
+        self.touch(lane);
     }
 
     /// A prefiller is gone, with what was committed to it.
@@ -223,6 +244,7 @@ impl PrefillScheduler {
         if let Some(place) = self.lanes.get_mut(usize::from(lane.0)) {
             *place = None;
         }
+        self.touch(lane);
         self.residents.close(lane);
         self.bookings.retain(|_, whose| *whose != lane);
     }
@@ -259,7 +281,7 @@ impl PrefillScheduler {
 
     /// So many more tokens are held by a prefiller for a decoder, or so many fewer.
     pub fn hold(&mut self, lane: LaneId, tokens: i64) {
-        if let Some(lane) = self.lane_mut(lane) {
+        if let Some(Some(lane)) = self.lanes.get_mut(usize::from(lane.0)) {
             lane.held_tokens = lane.held_tokens.saturating_add_signed(tokens);
         }
     }
@@ -301,20 +323,35 @@ impl PrefillScheduler {
             _ => SmallVec::new(),
         };
         self.count += 1;
-        let ticket = Ticket(self.count);
-        Waiting { ticket, job, since_s, tried: tried.into(), shared_prefixes, seen: HeldByLanes::default() }
+        let (ticket, tried, seen) = (Ticket(self.count), tried.into(), HeldByLanes::default());
+        Waiting { ticket, job, since_s, tried, shared_prefixes, seen, place: None }
     }
 
     fn enqueue(&mut self, mut waiting: Waiting) -> Ticket {
-        self.look(&mut waiting, None);
-        let (ticket, own_s) = (waiting.ticket, self.least_service_s(&waiting));
-        self.line.join(waiting.since_s + self.settings.aging * own_s, waiting);
+        let own_s = match &self.large {
+            Some(large) => self.least_service_of_many(large, &waiting),
+            None => {
+                self.look(&mut waiting);
+                self.least_service_s(&waiting)
+            }
+        };
+        let own_s = if own_s.is_finite() { own_s } else { 0.0 };
+        let (ticket, key) = (waiting.ticket, waiting.since_s + self.settings.aging * own_s);
+        let turn = self.line.join(key, waiting);
+        if let Some(large) = &mut self.large {
+            large.joined(turn);
+        }
         ticket
     }
 
     /// It does not wait any more.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        self.line.leave(ticket).is_some()
+        let Some(turn) = self.line.turn(ticket) else { return false };
+        let place = self.line.leave(ticket).and_then(|gone| gone.place);
+        if let Some(large) = &mut self.large {
+            large.left(turn, place);
+        }
+        true
     }
 
     /// A prefill ended. Nothing happens for a booking that is gone with its lane.
@@ -322,6 +359,9 @@ impl PrefillScheduler {
         let Some(lane_id) = self.bookings.remove(&booking.0) else { return };
         let Some(lane) = self.lanes.get_mut(usize::from(lane_id.0)).and_then(Option::as_mut) else { return };
         let Some((booked, began_s)) = lane.finish(booking.0, now) else { return };
+        if let Some(large) = &mut self.large {
+            large.touch(lane_id);
+        }
         if done == Done::Failed {
             self.residents.forget(lane_id, &booked.job.blocks, booked.stamp);
             return;
@@ -343,9 +383,15 @@ impl PrefillScheduler {
     }
 
     /// Slownesses of a class are kept around one, as only their product with the class's costs is
-    /// observed.
+    /// observed. Of many lanes not after each observation: each moves the mean by little.
     fn center(&mut self, lane: LaneId) {
-        let Some(class) = self.lane_mut(lane).map(|lane| lane.spec.class) else { return };
+        self.uncentered += 1;
+        if self.uncentered * large::FEW_LANES < self.lanes.len() {
+            return;
+        }
+        self.uncentered = 0;
+        let lane = self.lanes.get(usize::from(lane.0)).and_then(Option::as_ref);
+        let Some(class) = lane.map(|lane| lane.spec.class) else { return };
         let of_class = || self.lanes.iter().flatten().filter(|lane| lane.spec.class == class);
         let count = of_class().count().max(1) as f64;
         let mean = of_class().map(|lane| lane.measured_slowness().ln()).sum::<f64>() / count;
@@ -410,12 +456,25 @@ impl PrefillScheduler {
             tried,
             shared_prefixes,
             seen: HeldByLanes::default(),
+            place: None,
         };
-        self.look(&mut waiting, Some(Sight { now, view: sight }));
+        let mut told = vec![None; self.lanes.len()];
+        sight.hbm_tokens(&waiting.job, &mut told);
+        waiting.seen.take(&told, true, now);
+        self.look(&mut waiting);
         self.all_terms(&waiting, now, &self.outlooks(now), self.line.len())
     }
 
+    /// Something about a lane changes.
+    fn touch(&mut self, lane: LaneId) {
+        if let Some(large) = &mut self.large {
+            large.touch(lane);
+        }
+    }
+
+    /// A lane, to change something about it.
     fn lane_mut(&mut self, lane: LaneId) -> Option<&mut Lane> {
+        self.touch(lane);
         self.lanes.get_mut(usize::from(lane.0)).and_then(Option::as_mut)
     }
 
@@ -427,26 +486,14 @@ impl PrefillScheduler {
             let service = lane.here(costs.service(waiting.job.prompt_tokens, hit));
             Some(service.prefill_s + service.restore_s)
         });
-        let least = each.fold(f64::INFINITY, f64::min);
-        if least.is_finite() { least } else { 0.0 }
+        each.fold(f64::INFINITY, f64::min)
     }
 
-    /// Brings up to date what is known of who holds what of a prompt. Whether others were asked.
-    fn look(&self, waiting: &mut Waiting, sight: Option<Sight<'_>>) -> bool {
+    /// Brings up to date what is believed of who holds what of a prompt.
+    fn look(&self, waiting: &mut Waiting) {
         let (lanes, seen) = (self.lanes.len(), &mut waiting.seen);
-        let mut asked = false;
-        let news = seen.version != Some(self.residents.version()) || seen.own_tokens.len() != lanes;
-        if let Some(Sight { now, view }) = sight
-            && seen.told_s.is_none_or(|told_s| now - told_s > self.settings.sight_s)
-        {
-            seen.told_s = Some(now);
-            seen.told_tokens.clear();
-            seen.told_tokens.resize(lanes, None);
-            view.hbm_tokens(&waiting.job, &mut seen.told_tokens);
-            asked = true;
-        }
-        if !news {
-            return asked;
+        if seen.version == Some(self.residents.version()) && seen.own_tokens.len() == lanes {
+            return;
         }
         seen.version = Some(self.residents.version());
         seen.own_tokens.resize(lanes, 0);
@@ -454,7 +501,42 @@ impl PrefillScheduler {
         for tokens in &mut seen.own_tokens {
             *tokens = tokens.saturating_mul(waiting.job.block_tokens);
         }
-        asked
+    }
+
+    /// Those in front of whom it is long ago that others were asked about their prompts.
+    pub fn stale(&self, now: Seconds, most: usize) -> Vec<(Ticket, Arc<Job>)> {
+        let stale = |told_s: Seconds| now - told_s > self.settings.sight_s;
+        let front = self.line.front(most).filter(|it| it.seen.told_s.is_none_or(stale));
+        front.map(|it| (it.ticket, it.job.clone())).collect()
+    }
+
+    /// Takes over what others tell about the prompt of one who waits.
+    pub fn tell(&mut self, ticket: Ticket, now: Seconds, view: &dyn CacheView) {
+        let mut line = std::mem::take(&mut self.line);
+        if let Some(waiting) = line.turn(ticket).and_then(|turn| line.get_mut(turn)) {
+            self.ask(waiting, Sight { now, view });
+        }
+        self.line = line;
+    }
+
+    /// Asks others what each lane holds of a prompt.
+    fn ask(&mut self, waiting: &mut Waiting, Sight { now, view }: Sight<'_>) {
+        let mut told = std::mem::take(&mut self.told);
+        told.clear();
+        told.resize(self.lanes.len(), None);
+        view.hbm_tokens(&waiting.job, &mut told);
+        // Of prompts whose blocks have no names of the engines' nobody can tell.
+        let is_few = self.large.is_none();
+        if waiting.job.named && (is_few || now - self.tells_s > self.settings.sight_s) {
+            self.tells_s = now;
+            for (lane, told) in self.lanes.iter_mut().zip(&told) {
+                if let Some(lane) = lane {
+                    lane.tells = told.is_some();
+                }
+            }
+        }
+        waiting.seen.take(&told, is_few, now);
+        self.told = told;
     }
 }
 

@@ -60,8 +60,16 @@ impl PrefillScheduler {
         random: &mut dyn FnMut() -> u64,
     ) -> Result<Commit, Ticket> {
         let mut waiting = self.newcomer(new_request);
+        self.ask(&mut waiting, Sight { now, view: sight });
+        self.fit();
         if self.line.len() == 0 {
             self.fade(now);
+            if self.large.is_some() {
+                return match self.assign_large(now, sight, &mut waiting) {
+                    Some(commit) => Ok(commit),
+                    None => Err(self.enqueue(waiting)),
+                };
+            }
             let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };
             let finds_open = self.finds_open(&walk.outlooks, now) || !waiting.tried.is_empty();
             if walk.any_open()
@@ -82,8 +90,12 @@ impl PrefillScheduler {
         sight: &dyn CacheView,
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<Commit> {
-        let mut commits: Vec<Commit> = Vec::new();
         self.fade(now);
+        self.fit();
+        if self.large.is_some() {
+            return self.pump_large(now, sight);
+        }
+        let mut commits: Vec<Commit> = Vec::new();
         let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };
         // Lent out, so that the rest of the scheduler can be changed while it is walked.
         let mut line = std::mem::take(&mut self.line);
@@ -115,15 +127,11 @@ impl PrefillScheduler {
     /// plans it there.
     fn consider(&mut self, walk: &mut Walk<'_>, waiting: &mut Waiting, others: usize) -> Option<Commit> {
         let now = walk.now;
-        let asked = self.look(waiting, Some(Sight { now, view: walk.sight }));
-        // Of prompts whose blocks have no names of the engines' nobody can tell.
-        if asked && waiting.job.named {
-            for (at, lane) in self.lanes.iter_mut().enumerate() {
-                if let Some(lane) = lane {
-                    lane.tells = waiting.seen.held_tokens(at).is_some();
-                }
-            }
+        let stale = |told_s: Seconds| walk.sight.asks_again() && now - told_s > self.settings.sight_s;
+        if waiting.seen.told_s.is_none_or(stale) {
+            self.ask(waiting, Sight { now, view: walk.sight });
         }
+        self.look(waiting);
         let all = self.all_terms(waiting, now, &walk.outlooks, others);
         let tie_break = TieBreak { turn: self.turn, random: (walk.random)() };
         let at = self.best(waiting, &all, tie_break)?;
@@ -136,7 +144,7 @@ impl PrefillScheduler {
         let commit = self.commit(now, waiting, best);
         let lane = self.lanes.get(usize::from(best.lane.0)).and_then(Option::as_ref);
         outlook.open = lane.is_some_and(|lane| self.is_open(lane, now));
-        Some(Commit { others: runners_up(all, at), waiting: others, ..commit })
+        Some(Commit { others: runners_up(all, at).0, waiting: others, ..commit })
     }
 
     /// Forgets what engines have told by now.
@@ -148,7 +156,7 @@ impl PrefillScheduler {
     }
 
     /// Requests wait here until their place is free.
-    fn late(&self) -> bool {
+    pub(super) fn late(&self) -> bool {
         self.settings.bind == Bind::Late && self.settings.policy == Policy::Predicted
     }
 
@@ -158,7 +166,7 @@ impl PrefillScheduler {
         self.lanes.iter().map(|lane| lane.as_ref().filter(|lane| !lane.draining).map(each)).collect()
     }
 
-    fn is_open(&self, lane: &Lane, now: Seconds) -> bool {
+    pub(super) fn is_open(&self, lane: &Lane, now: Seconds) -> bool {
         let settings = &self.settings;
         // One without a request of ours takes one in any case: what others gave it is a guess.
         !self.late()
@@ -227,7 +235,7 @@ impl PrefillScheduler {
     fn best(&self, waiting: &Waiting, all: &[Terms], tie_break: TieBreak) -> Option<usize> {
         if self.settings.policy == Policy::Predicted {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
-            let most_s = least + TIE_S.max(TIE_SHARE * least);
+            let most_s = least + tie_s(least);
             let close = || all.iter().enumerate().filter(|(_, it)| it.score_s <= most_s);
             // Among equals the one that has most of it, and most of that in memory of its own, so
             // that a hit too short to count in seconds, or one that a pool spares the others, still
@@ -261,7 +269,7 @@ impl PrefillScheduler {
         })
     }
 
-    fn commit(&mut self, now: Seconds, waiting: &Waiting, best: Terms) -> Commit {
+    pub(super) fn commit(&mut self, now: Seconds, waiting: &Waiting, best: Terms) -> Commit {
         self.count += 1;
         self.turn = self.turn.wrapping_add(1);
         let number = self.count;
@@ -275,6 +283,7 @@ impl PrefillScheduler {
             self.mean_prefill_s += step * (prefill_s - self.mean_prefill_s);
             self.bookings.insert(number, best.lane);
         }
+        self.touch(best.lane);
         Commit {
             ticket: waiting.ticket,
             booking: Booking(number),
@@ -303,7 +312,7 @@ impl PrefillScheduler {
     }
 }
 
-fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing {
+pub(super) fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing {
     if waiting.tried.iter().any(|tried| usize::from(tried.0) == at) {
         Standing::Tried
     } else {
@@ -312,13 +321,26 @@ fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing
 }
 
 /// Between 0 and 1, evenly, and the same as long as a request waits.
-fn draw(ticket: Ticket, at: usize) -> f64 {
+pub(super) fn draw(ticket: Ticket, at: usize) -> f64 {
     let mixed = xxhash_rust::xxh3::xxh3_64_with_seed(&ticket.0.to_le_bytes(), at as u64);
     mixed as f64 / u64::MAX as f64
 }
 
-fn runners_up(mut all: Vec<Terms>, winner: usize) -> SmallVec<[Terms; 3]> {
+/// A score so much above the least is equal to it.
+pub(super) fn tie_s(least_s: Seconds) -> Seconds {
+    TIE_S.max(TIE_SHARE * least_s)
+}
+
+/// The best of all but the winner, best first; and the room that all took.
+pub(super) fn runners_up(mut all: Vec<Terms>, winner: usize) -> (SmallVec<[Terms; 3]>, Vec<Terms>) {
     all.swap_remove(winner);
-    all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
-    all.into_iter().take(RUNNERS_UP).collect()
+    let mut best: SmallVec<[Terms; RUNNERS_UP]> = SmallVec::new();
+    for it in &all {
+        let at = best.partition_point(|other| other.score_s <= it.score_s);
+        if at < RUNNERS_UP {
+            best.truncate(RUNNERS_UP - 1);
+            best.insert(at, *it);
+        }
+    }
+    (best, all)
 }
