@@ -59,6 +59,9 @@ use crate::upstream::{self, Connector, Dial, Upstream};
 use crate::util::rng;
 use crate::util::swap::Live;
 
+const _: () =
+    assert!(crate::pool::events::index::MAX_HOLDERS == crate::route::MAX_LANES, "who is routed to is heard");
+
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
 

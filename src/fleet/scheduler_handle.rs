@@ -22,8 +22,8 @@ use crate::fleet::reservation::Reservation;
 use crate::fleet::turns::Turns;
 use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::{
-    Beliefs, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, NewRequest, PrefillScheduler,
-    Reported, SchedulerSettings, Seconds, Terms, Ticket,
+    Beliefs, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, MAX_LANES, NewRequest,
+    PrefillScheduler, Reported, SchedulerSettings, Seconds, Terms, Ticket,
 };
 
 /// Time between looks at all lanes while requests wait: rests end without notice.
@@ -131,8 +131,8 @@ impl std::fmt::Debug for dyn CacheReports {
 
 impl SchedulerHandle {
     pub(super) fn new(settings: SchedulerSettings, seed: u64) -> SchedulerHandle {
-        let waiters = HashMap::new();
-        let state = State { board: PrefillScheduler::new(settings), waiters, looks_s: None, seed };
+        let board = PrefillScheduler::new(settings);
+        let state = State { board, waiters: HashMap::new(), looks_s: None, seed };
         SchedulerHandle {
             born: Instant::now(),
             state: Mutex::new(state),
@@ -163,7 +163,9 @@ impl SchedulerHandle {
     pub(super) fn join(self: &Arc<Self>, instance: &Arc<Instance>, rank: Option<Rank>, spec: LaneSpec) {
         {
             let mut state = self.lock();
-            let Some(lane) = state.board.join(spec) else { return };
+            let Some(lane) = state.board.join(spec) else {
+                return tracing::warn!(engine = %instance.place_name(rank), "more than {MAX_LANES} lanes: it is not used");
+            };
             let member = Member { instance: instance.clone(), rank };
             self.change_members(|members| members.put(lane, member));
         }
@@ -178,11 +180,10 @@ impl SchedulerHandle {
     }
 
     pub(super) fn leave(self: &Arc<Self>, id: InstanceId) {
-        {
-            let mut state = self.lock();
-            self.members.load().of(id).iter().for_each(|lane| state.board.close(*lane));
-            self.change_members(|members| members.remove(id));
-        }
+        let mut state = self.lock();
+        self.members.load().of(id).iter().for_each(|lane| state.board.close(*lane));
+        self.change_members(|members| members.remove(id));
+        drop(state);
         self.pump();
     }
 

@@ -65,12 +65,13 @@ impl Store {
             PoolKind::None => {}
             PoolKind::Shared => hits.anywhere_tokens = tokens(self.shared.leading(blocks)),
             PoolKind::Local | PoolKind::Mixed => {
-                let mut near = SmallVec::new();
+                let mut near: SmallVec<[(LaneId, u32); 4]> = SmallVec::new();
                 self.hosts
                     .each_leading(blocks, |host, blocks| near.push((LaneId(host as u16), tokens(blocks))));
                 if self.kind == PoolKind::Mixed {
                     hits.anywhere_tokens = near.iter().map(|(_, tokens)| *tokens).max().unwrap_or(0);
                 }
+                near.sort_unstable();
                 hits.near = near;
             }
         }

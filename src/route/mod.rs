@@ -23,7 +23,7 @@ pub mod trust;
 pub use choose::{Candidate, Policy, RequestFacts, Rule, Standing, TieBreak, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};
-pub use job::{Hit, Job, LaneId, PoolHits, Seconds};
+pub use job::{Hit, Job, LaneId, MAX_LANES, PoolHits, Seconds};
 pub use lane::{LaneHealth, LaneSpec};
 pub use scheduler::{
     Beliefs, Bind, Booking, CacheView, Commit, Done, NewRequest, PrefillScheduler, Reported,

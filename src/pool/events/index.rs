@@ -24,8 +24,8 @@ use slot::Slot;
 
 pub use query::{Leading, Prefixes};
 
-/// Most holders of an index.
-pub const MAX_HOLDERS: usize = 256;
+/// Most holders of an index: as many as the scheduler has lanes.
+pub const MAX_HOLDERS: usize = 4096;
 /// Most blocks of a holder.
 pub const MAX_BLOCKS: usize = 16 << 20;
 /// KV cache groups told apart; those behind share the last place, so that a removal of one counts

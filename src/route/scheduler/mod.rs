@@ -12,6 +12,7 @@
 mod large;
 mod line;
 mod pump;
+mod sight;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::choose::{Policy, Rule};
 use super::cost::PrefillCosts;
-use super::job::{Hit, Job, LaneId, MAX_LANES, Seconds};
+use super::job::{Job, LaneId, MAX_LANES, Seconds};
 use super::lane::{Lane, LaneHealth, LaneSpec};
 use super::learn::PrefillLearner;
 use super::popular::Popularity;
@@ -28,6 +29,7 @@ use super::resident::Residents;
 use super::score::Terms;
 use large::LargeFleet;
 use line::{HeldByLanes, Line, Waiting};
+use sight::hit;
 
 pub use line::Ticket;
 
@@ -488,69 +490,6 @@ impl PrefillScheduler {
         });
         each.fold(f64::INFINITY, f64::min)
     }
-
-    /// Brings up to date what is believed of who holds what of a prompt.
-    fn look(&self, waiting: &mut Waiting) {
-        let (lanes, seen) = (self.lanes.len(), &mut waiting.seen);
-        if seen.version == Some(self.residents.version()) && seen.own_tokens.len() == lanes {
-            return;
-        }
-        seen.version = Some(self.residents.version());
-        seen.own_tokens.resize(lanes, 0);
-        self.residents.leading(&waiting.job.blocks, &mut seen.own_tokens);
-        for tokens in &mut seen.own_tokens {
-            *tokens = tokens.saturating_mul(waiting.job.block_tokens);
-        }
-    }
-
-    /// Those in front of whom it is long ago that others were asked about their prompts.
-    pub fn stale(&self, now: Seconds, most: usize) -> Vec<(Ticket, Arc<Job>)> {
-        let stale = |told_s: Seconds| now - told_s > self.settings.sight_s;
-        let front = self.line.front(most).filter(|it| it.seen.told_s.is_none_or(stale));
-        front.map(|it| (it.ticket, it.job.clone())).collect()
-    }
-
-    /// Takes over what others tell about the prompt of one who waits.
-    pub fn tell(&mut self, ticket: Ticket, now: Seconds, view: &dyn CacheView) {
-        let mut line = std::mem::take(&mut self.line);
-        if let Some(waiting) = line.turn(ticket).and_then(|turn| line.get_mut(turn)) {
-            self.ask(waiting, Sight { now, view });
-        }
-        self.line = line;
-    }
-
-    /// Asks others what each lane holds of a prompt.
-    fn ask(&mut self, waiting: &mut Waiting, Sight { now, view }: Sight<'_>) {
-        let mut told = std::mem::take(&mut self.told);
-        told.clear();
-        told.resize(self.lanes.len(), None);
-        view.hbm_tokens(&waiting.job, &mut told);
-        // Of prompts whose blocks have no names of the engines' nobody can tell.
-        let is_few = self.large.is_none();
-        if waiting.job.named && (is_few || now - self.tells_s > self.settings.sight_s) {
-            self.tells_s = now;
-            for (lane, told) in self.lanes.iter_mut().zip(&told) {
-                if let Some(lane) = lane {
-                    lane.tells = told.is_some();
-                }
-            }
-        }
-        waiting.seen.take(&told, is_few, now);
-        self.told = told;
-    }
-}
-
-/// A source of what prefillers hold, and the time at which it is asked.
-struct Sight<'a> {
-    now: Seconds,
-    view: &'a dyn CacheView,
-}
-
-fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {
-    let id = LaneId(u16::try_from(lane).unwrap_or(u16::MAX));
-    let told = waiting.seen.held_tokens(lane).filter(|_| beliefs.named).unwrap_or(0);
-    let own = waiting.seen.own_tokens.get(lane).copied().filter(|_| beliefs.history).unwrap_or(0);
-    Hit::of(&waiting.job, id, told.max(own), beliefs.named)
 }
 
 #[cfg(test)]

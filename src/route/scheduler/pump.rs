@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Sight, Ticket, hit};
+use super::sight::{Sight, hit};
+use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Ticket};
 use crate::route::choose::{Candidate, Policy, RequestFacts, Standing, TieBreak, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Lane, LaneBooking};

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::route::job::Hit;
 
 /// By an engine that says nothing of its cache.
 const COMPUTED: Done = Done::Computed(Reported { prompt_tokens: None, cached_tokens: None });

@@ -43,6 +43,9 @@ impl EventHash for BlockHash {
 
 /// Words of a set of all holders. Most fleets have one word full: their sets stay in registers.
 const WORDS: usize = MAX_HOLDERS / 64;
+/// And of fleets in between.
+const SOME_WORDS: usize = 4;
+const MANY_WORDS: usize = 16;
 /// Blocks looked up at a time, so that the waits for memory overlap.
 const AHEAD: usize = 16;
 
@@ -76,10 +79,11 @@ impl BlockIndex {
     pub fn prefixes<H: EventHash>(&self, hashes: &[H], block_tokens: u32) -> Prefixes {
         let mut found = QueryResult { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
         let gates = self.gates(block_tokens);
-        if self.holders.len() <= 64 {
-            self.walk::<1>(hashes, &gates, &mut found);
-        } else {
-            self.walk::<WORDS>(hashes, &gates, &mut found);
+        match self.holders.len().div_ceil(64) {
+            0..=1 => self.walk::<1>(hashes, &gates, &mut found),
+            2..=SOME_WORDS => self.walk::<SOME_WORDS>(hashes, &gates, &mut found),
+            ..=MANY_WORDS => self.walk::<MANY_WORDS>(hashes, &gates, &mut found),
+            _ => self.walk::<WORDS>(hashes, &gates, &mut found),
         }
         self.named(found)
     }

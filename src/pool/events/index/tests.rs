@@ -198,18 +198,20 @@ fn names_are_given_back_and_taken_again() {
 
 #[test]
 fn more_holders_than_a_word_has_bits() {
-    let mut index = BlockIndex::new(IndexLimits { holders: MAX_HOLDERS, blocks: 300 });
-    let ranks = u32::try_from(MAX_HOLDERS).unwrap();
-    for rank in 0..ranks {
-        let holder = index.holder(1, rank).unwrap();
-        let has: Vec<u64> = (0..=u64::from(rank)).collect();
-        index.apply(holder, &stored(&has, if rank % 2 == 0 { Medium::Gpu } else { Medium::Cpu }, None));
+    for ranks in [65, 300, 1_100] {
+        let mut index = BlockIndex::new(IndexLimits { holders: MAX_HOLDERS, blocks: 300 });
+        let blocks_of = |rank: u32| rank % 290 + 1;
+        for rank in 0..ranks {
+            let holder = index.holder(1, rank).unwrap();
+            let has: Vec<u64> = (0..u64::from(blocks_of(rank))).collect();
+            index.apply(holder, &stored(&has, if rank % 2 == 0 { Medium::Gpu } else { Medium::Cpu }, None));
+        }
+        let found = index.prefixes(&prompt(0..300), 16);
+        let blocks: Vec<[u32; 2]> = found.holders.iter().map(|it| [it.hbm_blocks, it.own_blocks]).collect();
+        let in_hbm = |rank: u32| if rank % 2 == 0 { blocks_of(rank) } else { 0 };
+        let expected: Vec<[u32; 2]> = (0..ranks).map(|rank| [in_hbm(rank), blocks_of(rank)]).collect();
+        assert_eq!(blocks, expected);
     }
-    let found = index.prefixes(&prompt(0..300), 16);
-    let blocks: Vec<[u32; 2]> = found.holders.iter().map(|it| [it.hbm_blocks, it.own_blocks]).collect();
-    let expected: Vec<[u32; 2]> =
-        (0..ranks).map(|rank| [if rank % 2 == 0 { rank + 1 } else { 0 }, rank + 1]).collect();
-    assert_eq!(blocks, expected);
 }
 
 #[test]

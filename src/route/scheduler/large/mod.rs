@@ -22,7 +22,8 @@ use self::order::{LaneOrder, LaneTimes};
 use self::places::{Place, Places};
 use super::line::{Turn, Waiting};
 use super::pump::{runners_up, standing, tie_s};
-use super::{CacheView, Commit, PrefillScheduler, Sight};
+use super::sight::Sight;
+use super::{CacheView, Commit, PrefillScheduler};
 use crate::route::choose::Standing;
 use crate::route::job::{Hit, LaneId, Seconds};
 use crate::route::resident::Way;
@@ -91,6 +92,11 @@ impl LargeFleet {
         }
     }
 
+    /// True if a pass has left something to the next one.
+    fn is_unfinished(&self, now: Seconds) -> bool {
+        self.order.len() > 0 && (self.order.open(now).is_some() || !self.unplaced.is_empty())
+    }
+
     /// Plans those who have a place on a lane anew.
     fn unplace(&mut self, lane: LaneId) {
         self.unplaced.extend(self.places.clear(lane));
@@ -116,6 +122,9 @@ impl PrefillScheduler {
     pub(super) fn pump_large(&mut self, now: Seconds, view: &dyn CacheView) -> Vec<Commit> {
         let Some(mut pass) = self.begin_pass(now, view) else { return Vec::new() };
         self.line_up(&mut pass);
+        if pass.large.order.len() == 0 {
+            pass.left = 0;
+        }
         while pass.left > 0
             && let Some(lane) = pass.large.order.open(now)
         {
@@ -134,8 +143,8 @@ impl PrefillScheduler {
                 self.consider_turn(&mut pass, turn, None);
             }
         }
-        let Pass { large, commits, left, .. } = pass;
-        let unfinished = left == 0 && (large.order.open(now).is_some() || !large.unplaced.is_empty());
+        let Pass { large, commits, .. } = pass;
+        let unfinished = large.is_unfinished(now);
         self.wake_s = match self.line.len() {
             0 => None,
             _ if unfinished => Some(now + 1e-6),
@@ -443,3 +452,6 @@ struct Asking {
     turn: Turn,
     lane: Option<LaneId>,
 }
+
+#[cfg(test)]
+mod tests;
