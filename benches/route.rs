@@ -30,7 +30,7 @@ fn decide(c: &mut Criterion) {
 
 fn whole(c: &mut Criterion) {
     let mut group = c.benchmark_group("request");
-    for lanes in [8u64, 64, 256] {
+    for lanes in [8u64, 64, 256, 1_024] {
         let mut board = board(lanes);
         let (mut now, own) = (1e6, std::cell::Cell::new(1u64 << 31));
         group.bench_function(BenchmarkId::new("arrive, pump, done", lanes), |b| {

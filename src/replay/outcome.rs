@@ -38,6 +38,8 @@ pub struct Measures {
     pub hit_share: f64,
     /// Seconds of computing of the busiest prefiller, in those of the mean one.
     pub imbalance: f64,
+    /// Share of the prefillers' time in which they had no request while some waited for one.
+    pub idle_share: f64,
 }
 
 impl Default for Slo {
@@ -90,6 +92,7 @@ impl Measures {
             goodput_per_s: kept / count * workload.rate_per_s,
             hit_share: cached as f64 / (asked as f64).max(1.0),
             imbalance: imbalance(&run.busy_s),
+            idle_share: run.idle_s / (run.end_s * f64::from(cluster.prefillers)).max(1e-9),
         }
     }
 }
@@ -126,8 +129,9 @@ mod tests {
         };
         let records =
             vec![record(99.0, 999.0, 9.0, 1_000), record(1.5, 2.5, 0.2, 500), record(2.25, 2.75, 0.05, 0)];
-        let run = Run { records, busy_s: vec![3.0, 1.0], end_s: 9.0 };
-        let measures = Measures::of(&run, &workload, &Cluster::default(), &Slo::default());
+        let two = Cluster { prefillers: 2, ..Cluster::default() };
+        let run = Run { records, busy_s: vec![3.0, 1.0], idle_s: 1.8, end_s: 9.0 };
+        let measures = Measures::of(&run, &workload, &two, &Slo::default());
         let expected = Measures {
             ttft_p50_s: 0.25,
             ttft_p90_s: 0.5,
@@ -138,6 +142,7 @@ mod tests {
             goodput_per_s: 1.0,
             hit_share: 0.25,
             imbalance: 1.5,
+            idle_share: 0.1,
         };
         assert_eq!(measures, expected);
     }

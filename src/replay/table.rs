@@ -47,6 +47,9 @@ const COLUMNS: [Column; 9] = [
     column("imbalance", "imbalance", 1.0, 2, |m| m.imbalance),
 ];
 
+/// Measures that JSON alone has.
+const MORE: [Column; 1] = [column("", "idle_while_waiting_share", 1.0, 3, |m| m.idle_share)];
+
 /// Measures that are compared with the first policy, run by run: theirs over its.
 const RATIOS: [Column; 3] = [
     column("p50", "ttft_p50_ratio", 1.0, 2, |m| m.ttft_p50_s),
@@ -125,7 +128,7 @@ pub fn capacities(policies: &[Capacity]) -> String {
 pub fn json(trials: &[Trial]) -> Value {
     let each = trials.iter().map(|trial| {
         let unscaled = |column: &Column| Column { scale: 1.0, ..*column }.estimate(trial);
-        let measures = COLUMNS.iter().map(|column| (column.key, unscaled(column)));
+        let measures = COLUMNS.iter().chain(&MORE).map(|column| (column.key, unscaled(column)));
         let ratios = RATIOS.iter().map(|column| (column.key, column.ratio(trial, &trials[0])));
         let mut object = Map::new();
         object.insert("policy".to_owned(), trial.policy.into());
@@ -201,6 +204,7 @@ mod tests {
         let value = json(&trials());
         assert_eq!(value[0]["slo_share"]["mean"], 0.5);
         assert_eq!(value[1]["ttft_p50_ratio"]["mean"], 2.0);
+        assert_eq!(value[0]["idle_while_waiting_share"]["mean"], 0.0);
         let single = json(&[Trial { policy: "one", measures: vec![Measures::default()] }]);
         assert_eq!(single[0]["ttft_p50_s"]["plus_minus"], Value::Null);
     }

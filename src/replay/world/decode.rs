@@ -9,14 +9,14 @@ impl<D: Dispatch> World<'_, D> {
     pub(super) fn answers(&mut self, request: u32, computed: bool) {
         let at = self.gateway_of(request);
         let booking = self.flights[request as usize].booking;
-        let cached_tokens = self.run.records[request as usize].cached_tokens;
+        let Record { cached_tokens, lane, .. } = self.run.records[request as usize];
+        self.given[usize::from(lane)] -= 1;
         self.gateways[at].dispatch.done(self.now, booking, computed.then_some(cached_tokens));
         if computed {
             let decoder = self.choose_decoder(at, request);
             self.record(request).decoder = decoder;
             let costs = &self.cluster.costs;
             let arrival = self.arrival(request);
-            let lane = self.run.records[request as usize].lane;
             self.gateways[at].dispatch.hold(LaneId(lane), i64::from(arrival.prompt_tokens));
             let takes_s = f64::from(arrival.prompt_tokens) * costs.handoff_token_s;
             let end_s = self.prefillers[usize::from(lane)].outward.send(self.now + costs.hop_s, takes_s);

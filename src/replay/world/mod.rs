@@ -54,6 +54,8 @@ pub struct Run {
     pub records: Vec<Record>,
     /// Seconds that each prefiller computed from the end of the warm-up until the last arrival.
     pub busy_s: Vec<Seconds>,
+    /// Seconds of all prefillers in which they had no request while some waited for one.
+    pub idle_s: Seconds,
     /// Time at which the last event was.
     pub end_s: Seconds,
 }
@@ -81,6 +83,8 @@ pub struct World<'a, D> {
     flights: Vec<Flight>,
     prefillers: Vec<Prefiller>,
     alive: Vec<bool>,
+    /// Requests that each prefiller was given and has not answered.
+    given: Vec<u32>,
     hbm: Holders,
     store: Store,
     /// The store as the gateways see it, when that is old.
@@ -163,6 +167,7 @@ impl<'a, D: Dispatch> World<'a, D> {
             flights: (0..requests).map(|_| Flight::default()).collect(),
             prefillers: (0..lanes).map(|lane| Prefiller::new(slowness(lane))).collect(),
             alive: vec![true; lanes],
+            given: vec![0; lanes],
             hbm: Holders::new(lanes, cluster.costs.hbm_tokens / BLOCK_TOKENS),
             store: Store::new(cluster),
             seen: (faults.pool_stale_s > 0.0).then(|| Store::new(cluster)),
@@ -170,7 +175,12 @@ impl<'a, D: Dispatch> World<'a, D> {
             random: Random::new(seed),
             served: 0,
             busy_start_s: vec![0.0; lanes],
-            run: Run { records: vec![Record::default(); requests], busy_s: vec![0.0; lanes], end_s: 0.0 },
+            run: Run {
+                records: vec![Record::default(); requests],
+                busy_s: vec![0.0; lanes],
+                idle_s: 0.0,
+                end_s: 0.0,
+            },
         }
     }
 
@@ -190,7 +200,7 @@ impl<'a, D: Dispatch> World<'a, D> {
         let mut left = requests.saturating_mul(EVENTS_PER_REQUEST_MAX);
         while self.served < requests && left > 0 {
             let Some((at_s, event)) = self.events.pop() else { break };
-            self.now = at_s;
+            self.pass(at_s);
             self.happen(event);
             left -= 1;
         }
@@ -199,6 +209,15 @@ impl<'a, D: Dispatch> World<'a, D> {
         }
         self.run.end_s = self.now;
         Ok(self.run)
+    }
+
+    /// Time passes until the next event.
+    fn pass(&mut self, at_s: Seconds) {
+        if self.gateways.iter().any(|gateway| !gateway.waiting.is_empty()) {
+            let idle = self.given.iter().zip(&self.alive).filter(|(given, alive)| **given == 0 && **alive);
+            self.run.idle_s += (at_s - self.now) * idle.count() as f64;
+        }
+        self.now = at_s;
     }
 
     fn happen(&mut self, event: Event) {

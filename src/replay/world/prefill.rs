@@ -95,6 +95,7 @@ impl<D: Dispatch> World<'_, D> {
             let Some(request) = self.gateways[at].waiting.remove(&sent.ticket) else { continue };
             self.flights[request as usize].booking = sent.booking;
             self.record(request).lane = sent.lane.0;
+            self.given[usize::from(sent.lane.0)] += 1;
             self.plan(self.now + self.cluster.costs.hop_s, Event::Reaches { request, lane: sent.lane.0 });
         }
         let gateway = &mut self.gateways[at];
