@@ -82,7 +82,7 @@ impl BlockIndex {
         match self.holders.len().div_ceil(64) {
             0..=1 => self.walk::<1>(hashes, &gates, &mut found),
             2..=SOME_WORDS => self.walk::<SOME_WORDS>(hashes, &gates, &mut found),
-            ..=MANY_WORDS => self.walk::<MANY_WORDS>(hashes, &gates, &mut found),
+            5..=MANY_WORDS => self.walk::<MANY_WORDS>(hashes, &gates, &mut found),
             _ => self.walk::<WORDS>(hashes, &gates, &mut found),
         }
         self.named(found)

@@ -204,11 +204,14 @@ fn more_holders_than_a_word_has_bits() {
         for rank in 0..ranks {
             let holder = index.holder(1, rank).unwrap();
             let has: Vec<u64> = (0..u64::from(blocks_of(rank))).collect();
-            index.apply(holder, &stored(&has, if rank % 2 == 0 { Medium::Gpu } else { Medium::Cpu }, None));
+            index.apply(
+                holder,
+                &stored(&has, if rank.is_multiple_of(2) { Medium::Gpu } else { Medium::Cpu }, None),
+            );
         }
         let found = index.prefixes(&prompt(0..300), 16);
         let blocks: Vec<[u32; 2]> = found.holders.iter().map(|it| [it.hbm_blocks, it.own_blocks]).collect();
-        let in_hbm = |rank: u32| if rank % 2 == 0 { blocks_of(rank) } else { 0 };
+        let in_hbm = |rank: u32| if rank.is_multiple_of(2) { blocks_of(rank) } else { 0 };
         let expected: Vec<[u32; 2]> = (0..ranks).map(|rank| [in_hbm(rank), blocks_of(rank)]).collect();
         assert_eq!(blocks, expected);
     }

@@ -244,7 +244,7 @@ impl PrefillScheduler {
             let way = self.residents.way(&waiting.job.blocks);
             let first_token_s = |at: LaneId| {
                 let planned_s = places.before_s(at, *turn);
-                let terms = self.terms_of_many(pass.now, waiting, &way, at, planned_s)?;
+                let terms = self.terms_of_many(pass.now, waiting, &way, PlannedLane { id: at, planned_s })?;
                 Some(terms.first_token_s())
             };
             first_token_s(lane).zip(first_token_s(there)).is_some_and(|(here_s, there_s)| here_s < there_s)
@@ -288,7 +288,7 @@ impl PrefillScheduler {
         if waiting.seen.told_s.is_none() {
             self.ask(waiting, Sight { now, view: pass.view });
         }
-        self.weigh_many(pass, waiting, asking, before, others);
+        self.weigh_many(pass, waiting, Circumstances { asking, before, others });
         let best = self.best_of_many(pass, before)?;
         let terms = *pass.large.all.get(best)?;
         let told = waiting.seen.told_by(terms.lane);
@@ -320,9 +320,7 @@ impl PrefillScheduler {
         &self,
         pass: &mut Pass<'_>,
         waiting: &Waiting,
-        asking: Option<Asking>,
-        before: Option<LaneId>,
-        others: usize,
+        Circumstances { asking, before, others }: Circumstances,
     ) {
         let (now, large) = (pass.now, &mut *pass.large);
         let way = self.residents.way(&waiting.job.blocks);
@@ -382,8 +380,7 @@ impl PrefillScheduler {
         now: Seconds,
         waiting: &Waiting,
         way: &Way<'_>,
-        id: LaneId,
-        planned_s: Seconds,
+        PlannedLane { id, planned_s }: PlannedLane,
     ) -> Option<Terms> {
         let lane = self.lanes.get(usize::from(id.0))?.as_ref()?;
         let hit = self.hit_of_many(waiting, id, way.leading(id));
@@ -444,6 +441,23 @@ impl PrefillScheduler {
         });
         each.fold(f64::INFINITY, f64::min)
     }
+}
+
+/// Facts beside a request that decide on its candidates.
+#[derive(Clone, Copy, Debug)]
+struct Circumstances {
+    asking: Option<Asking>,
+    /// The lane where it has its place already.
+    before: Option<LaneId>,
+    /// Number of other requests that wait.
+    others: usize,
+}
+
+/// A lane, and the time for which the requests take that have their place there.
+#[derive(Clone, Copy, Debug)]
+struct PlannedLane {
+    id: LaneId,
+    planned_s: Seconds,
 }
 
 /// A request's turn, and the lane that asks it.

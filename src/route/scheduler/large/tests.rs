@@ -160,7 +160,7 @@ proptest! {
             let way = board.residents.way(&waiting.job.blocks);
             let first_token_s = |lane| {
                 let planned_s = large.places.before_s(lane, turn);
-                board.terms_of_many(now, waiting, &way, lane, planned_s).unwrap().first_token_s()
+                board.terms_of_many(now, waiting, &way, PlannedLane { id: lane, planned_s }).unwrap().first_token_s()
             };
             let place = waiting.place.unwrap();
             for lane in &idle {
