@@ -45,7 +45,7 @@ pub struct Ended {
 /// The load between then and now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Recently {
-    /// The time that was looked back on: less than [`SPAN`] soon after the start.
+    /// The time that was looked back on: less than its whole span soon after the start.
     pub over: Duration,
     /// Half of the streams had their first token within this time; None without streams.
     pub ttft_p50: Option<Duration>,
