@@ -35,7 +35,7 @@ async fn upgrade(stage: &Stage, engine: Engine, role: Role) -> Engine {
     // A real engine takes tens of seconds to start, in which requests or probes find it away.
     eventually("it is missed", async || {
         let member = member(stage.gateway, name(role), at).await;
-        member["state"] == "down" && member["failures"] != 0
+        member["state"] == "down" && member["cause"].to_string().contains("refused")
     })
     .await;
     let spec = EngineSpec { role, version: NEW.into(), ..fast() };
