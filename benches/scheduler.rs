@@ -1,11 +1,10 @@
 //! The prefill scheduler alone, with a standing line: a simulation of lanes that compute what they
-//! are given, in virtual time, which measures what the decisions take. CPU times have
-//! the simulation's own share in them, which is small; p50, p99 and max are time as it passes.
+//! are given, in virtual time, which measures what the decisions take.
 //!
-//! `cargo bench --bench scheduler [-- systems|chats LANES:WAITING[:SECONDS] …]` prints a row for each size. Lanes
-//! are kept busy by a line that is filled up again whenever a prompt is computed; a quarter of each
-//! prompt is one of 20 system prompts, or, in rows called `chats`, all but its end is the turn
-//! before it.
+//! `cargo bench --bench scheduler [-- systems|parts|chats LANES:WAITING[:SECONDS] …]` prints a row
+//! for each size. Lanes are kept busy by a line that is filled up again whenever a prompt is
+//! computed. CPU times have the simulation's own share in them; p50, p99 and max are
+//! time as it passes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -20,6 +19,7 @@ use pd_proxy::route::{
 const PROMPT_TOKENS: u64 = 8_000;
 const BLOCK_TOKENS: u32 = 16;
 const SYSTEM_PROMPTS: u64 = 20;
+const SYSTEM_BLOCKS: u64 = 125;
 /// Sizes that are measured unless others are named: lanes and requests that wait.
 const SIZES: [(usize, usize); 12] = [
     (64, 500),
@@ -45,13 +45,16 @@ const LOOK_STEPS: usize = 64;
 /// Kinds of prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prompts {
-    /// A quarter of each is one of 20 beginnings.
+    /// Each begins with one of 20 system prompts.
     Systems,
+    /// A quarter of each, whatever its length, is a part of one of these: they part in hundreds of
+    /// places.
+    Parts,
     /// Each is a conversation that has grown; its next turn comes after the answer.
     Chats,
 }
 
-/// Repeatable numbers.
+/// A source of repeatable numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -92,7 +95,7 @@ struct Fleet {
 
 impl Fleet {
     fn new(lanes: usize, waiting: usize, prompts: Prompts) -> Fleet {
-        let chats = 2 * (waiting + 2 * lanes);
+        let chats = 2 * waiting + 16 * lanes;
         let mut board = PrefillScheduler::new(SchedulerSettings::default());
         for identity in 0..lanes as u64 {
             board.join(LaneSpec { class: 0, cache_tokens: 2_000_000, identity });
@@ -121,10 +124,11 @@ impl Fleet {
     fn job(&mut self) -> (Arc<Job>, Option<u64>) {
         self.requests += 1;
         let (blocks, shared, system, own) = match self.prompts {
-            Prompts::Systems => {
+            Prompts::Systems | Prompts::Parts => {
                 let tokens = PROMPT_TOKENS as f64 * (0.3 + 1.4 * self.numbers.share());
                 let blocks = tokens as u64 / u64::from(BLOCK_TOKENS);
-                (blocks, blocks / 4, self.numbers.next() % SYSTEM_PROMPTS, self.requests)
+                let shared = if self.prompts == Prompts::Parts { blocks / 4 } else { SYSTEM_BLOCKS };
+                (blocks, shared, self.numbers.next() % SYSTEM_PROMPTS, self.requests)
             }
             Prompts::Chats => {
                 let at = self.numbers.next() % self.idle_chats.len().max(1) as u64;
@@ -265,7 +269,7 @@ fn main() {
     );
     println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let all = [("systems", Prompts::Systems), ("chats", Prompts::Chats)];
+    let all = [("systems", Prompts::Systems), ("parts", Prompts::Parts), ("chats", Prompts::Chats)];
     let asked = |kind: &str| named.iter().any(|name| name == kind);
     let any = all.iter().any(|(kind, _)| asked(kind));
     let prompts: Vec<Prompts> =

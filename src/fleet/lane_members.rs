@@ -20,7 +20,7 @@ pub(super) struct LaneMembers {
     pub(super) host_names: HostNames,
 }
 
-/// What each lane told that it holds of one prompt, looked up ahead of the scheduler's lock.
+/// Tokens of one prompt that each lane told that it holds, looked up ahead of the scheduler's lock.
 #[derive(Clone, Debug)]
 pub(super) struct ToldByLanes(Vec<Option<u32>>);
 

@@ -40,7 +40,7 @@ pub struct SchedulerHandle {
     state: Mutex<State>,
     members: ArcSwap<LaneMembers>,
     cache_reports: OnceLock<Arc<dyn CacheReports>>,
-    /// Who runs the scheduler.
+    /// Turns of those who run the scheduler.
     turns: Turns,
     /// The next moment to look is earlier than it was.
     news: Notify,
@@ -364,7 +364,7 @@ impl SchedulerHandle {
         }
     }
 
-    /// The same. True if the next moment to look is earlier than [`tick`](Self::tick) thinks.
+    /// Does the same. True if the next moment to look is earlier than [`tick`](Self::tick) thinks.
     fn run(self: &Arc<Self>) -> bool {
         let mut sooner = false;
         self.turns.take(|| sooner = self.serve());

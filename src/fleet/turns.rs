@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wants_it_during_the_work_has_it_done_once_more() {
+    fn work_wanted_while_it_is_done_is_done_once_more() {
         let (turns, mut done) = (Turns::default(), 0);
         turns.take(|| {
             done += 1;
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_finds_the_work_done_after_it_was_wanted() {
+    fn work_is_done_after_everybody_wanted_it() {
         let (turns, wanted, seen) = (Turns::default(), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

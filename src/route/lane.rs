@@ -155,8 +155,8 @@ impl Lane {
         (least_s + self.external_s < open_s).then_some(self.head_since_s + after_s + 1e-6)
     }
 
-    /// The moment at which it is expected to be free. Without a request it is: of such lanes the one
-    /// stands first that others gave least, and that is fastest.
+    /// The moment at which it is expected to be free. Without a request it is: of such lanes the
+    /// one stands first that others gave least, and that is fastest.
     pub(super) fn free_s(&self) -> Seconds {
         if self.booked.is_empty() {
             return IDLE_SINCE_S + self.external_s + self.slowness();

@@ -41,11 +41,19 @@ struct Lane {
     tidy_at: usize,
 }
 
+/// A lane that holds a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder {
+    pub(super) lane: u16,
+    /// The [`Residents::clock`] of its last use.
+    used: u32,
+}
+
 /// The lanes that hold a node.
 #[derive(Clone, Debug, Default)]
 struct Holders {
-    /// By number, each with the [`Residents::clock`] of its last use.
-    lanes: SmallVec<[(u16, u32); 2]>,
+    /// By number.
+    lanes: SmallVec<[Holder; 2]>,
     /// Tokens of each of the node's blocks, once somebody holds it: who names a prompt decides, and
     /// a lane is told of blocks of several sizes.
     block_tokens: u32,
@@ -53,13 +61,13 @@ struct Holders {
 
 /// The place of a lane among holders, or where it would stand. They stand by number, so that where
 /// nearly all lanes are holders, few places are possible.
-fn find(holders: &[(u16, u32)], lane: u16) -> Result<usize, usize> {
-    let Some((last, _)) = holders.last().filter(|(last, _)| *last >= lane) else { return Err(holders.len()) };
-    let missing = usize::from(*last) + 1 - holders.len();
+fn find(holders: &[Holder], lane: u16) -> Result<usize, usize> {
+    let Some(last) = holders.last().filter(|last| last.lane >= lane) else { return Err(holders.len()) };
+    let missing = usize::from(last.lane) + 1 - holders.len();
     let first = usize::from(lane).saturating_sub(missing);
     let end = holders.len().min(usize::from(lane) + 1);
     let possible = holders.get(first..end).unwrap_or_default();
-    let found = possible.binary_search_by_key(&lane, |(whose, _)| *whose);
+    let found = possible.binary_search_by_key(&lane, |holder| holder.lane);
     found.map(|at| first + at).map_err(|at| first + at)
 }
 
@@ -70,7 +78,7 @@ impl Holders {
     }
 
     fn of(&self, lane: u16) -> Option<u32> {
-        self.find(lane).ok().and_then(|at| self.lanes.get(at)).map(|(_, stamp)| *stamp)
+        self.find(lane).ok().and_then(|at| self.lanes.get(at)).map(|holder| holder.used)
     }
 
     /// True if it is new there.
@@ -80,11 +88,11 @@ impl Holders {
         }
         match self.find(lane) {
             Ok(at) => {
-                self.lanes[at] = (lane, stamp);
+                self.lanes[at].used = stamp;
                 false
             }
             Err(at) => {
-                self.lanes.insert(at, (lane, stamp));
+                self.lanes.insert(at, Holder { lane, used: stamp });
                 true
             }
         }
@@ -183,7 +191,7 @@ impl Residents {
             let Some(node) = self.chains.get(step.node) else { return };
             let upto = before + u32::try_from(step.blocks).unwrap_or(u32::MAX);
             let mut any = false;
-            for (lane, _) in &node.value.lanes {
+            for Holder { lane, .. } in &node.value.lanes {
                 if let Some(count) = out.get_mut(usize::from(*lane)).filter(|count| **count == before) {
                     *count = upto;
                     any = true;
@@ -235,7 +243,7 @@ pub(super) struct WayNode<'a> {
     /// Blocks up to its end.
     pub(super) upto_blocks: u32,
     /// The lanes that hold it, by number.
-    pub(super) holders: &'a [(u16, u32)],
+    pub(super) holders: &'a [Holder],
 }
 
 impl<'a> Way<'a> {

@@ -156,7 +156,7 @@ pub struct PrefillScheduler {
     settings: SchedulerSettings,
     lanes: Vec<Option<Lane>>,
     line: Line,
-    /// What a fleet of many lanes needs.
+    /// State that a fleet of many lanes needs.
     large: Option<Box<LargeFleet>>,
     bookings: HashMap<u64, LaneId>,
     residents: Residents,

@@ -1,4 +1,4 @@
-//! What is known of who holds what of a prompt: believed by history, or told by others.
+//! Knowledge of who holds which part of a prompt: believed by history, or told by others.
 
 use std::sync::Arc;
 

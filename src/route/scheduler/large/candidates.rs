@@ -89,7 +89,7 @@ impl LargeFleet {
                 0
             };
             let some = holders[start..].iter().chain(&holders[..start]).take(looks);
-            let some = self.soonest_of(some.map(|(lane, _)| LaneId(*lane)));
+            let some = self.soonest_of(some.map(|holder| LaneId(holder.lane)));
             let blocks = seen_all.then_some(node.upto_blocks);
             some.into_iter().for_each(|lane| self.found.add(lane, blocks));
             looks = looks.saturating_sub(holders.len());

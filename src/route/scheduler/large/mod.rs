@@ -76,7 +76,7 @@ impl LargeFleet {
         self.changed.push(lane);
     }
 
-    /// Somebody waits.
+    /// A request waits, without a place yet.
     pub(super) fn joined(&mut self, turn: Turn) {
         self.unplaced.insert(turn);
     }
@@ -428,7 +428,7 @@ impl PrefillScheduler {
         let told = waiting.seen.told_some.iter().max_by_key(|it| it.tokens);
         let near = waiting.job.pool.near.iter().max_by_key(|(_, tokens)| *tokens);
         let lanes = [
-            holder.map(|(lane, _)| LaneId(*lane)),
+            holder.map(|holder| LaneId(holder.lane)),
             told.map(|it| it.lane),
             near.map(|(lane, _)| *lane),
             large.order.soonest().next(),

@@ -58,12 +58,12 @@ impl Places {
         gone.into_iter().flat_map(|gone| gone.places).map(|place| place.turn)
     }
 
-    /// Whose turn comes first on a lane.
+    /// The first turn on a lane.
     pub(super) fn first(&self, lane: LaneId) -> Option<Turn> {
         Some(self.on(lane)?.places.first()?.turn)
     }
 
-    /// Whose turns come on a lane, in their order.
+    /// All turns on a lane, in their order.
     pub(super) fn turns(&self, lane: LaneId) -> impl Iterator<Item = Turn> {
         self.on(lane).into_iter().flat_map(|here| &here.places).map(|it| it.turn)
     }
