@@ -52,7 +52,7 @@ pub(super) struct Holder {
 /// The lanes that hold a node.
 #[derive(Clone, Debug, Default)]
 struct Holders {
-    /// By number.
+    /// Holders, ordered by lane.
     lanes: SmallVec<[Holder; 2]>,
     /// Tokens of each of the node's blocks, once somebody holds it: who names a prompt decides, and
     /// a lane is told of blocks of several sizes.
