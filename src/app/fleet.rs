@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
-use crate::fleet::health::Rules;
+use crate::fleet::health::{KeySource, Rules};
 use crate::fleet::{EngineRanks, Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
 use crate::route::{Bind, Policy, SchedulerSettings};
 use crate::util::rng;
@@ -69,8 +69,18 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         decode_ranks: RankRule::of(config.fleet.decode_ranks),
         seed: rng::random(),
         health: rules(config),
+        key_source: key_source(config),
         probed: config.health.probe_ms > 0,
         ..FleetSettings::default()
+    }
+}
+
+/// Clients' own keys reach engines only where the gateway has none for them and asks for none.
+fn key_source(config: &Config) -> KeySource {
+    match (&config.engine.api_key, &config.auth.keys_file) {
+        (Some(_), _) => KeySource::Configuration,
+        (None, Some(_)) => KeySource::Nobody,
+        (None, None) => KeySource::Client,
     }
 }
 

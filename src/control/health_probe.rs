@@ -15,9 +15,10 @@ use http::{HeaderValue, Method, StatusCode};
 use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
+use crate::fleet::health::key::is_of_the_key;
 use crate::fleet::{Fleet, Instance, ProbeAnswer, Role, RoleOutlook, Sign};
 use crate::tokenization::exchange::{ExchangeError, authorized, exchange, try_exchange, url};
-use crate::tokenization::facts;
+use crate::tokenization::facts::{self, ListReply};
 use crate::util::rng;
 
 /// Pause between looks at which probes are due.
@@ -158,10 +159,9 @@ impl Prober {
             Err(ExchangeError::ConnectionRefused(text)) => ProbeOutcome::Refused(text),
             Err(ExchangeError::Failed(text)) => ProbeOutcome::Silent(format!("GET {}: {text}", self.path)),
         };
-        // One that was there before may be another process, of another model or release, and is
-        // looked at before its next request.
-        let is_back = outcome == ProbeOutcome::Alive && first.health().has_answered();
-        if is_back && engine.roles.iter().any(wants_models) {
+        // It may be another process than before, of another model or release, and may not take our
+        // key: it is looked at before its next request.
+        if outcome == ProbeOutcome::Alive && engine.roles.iter().any(wants_models) {
             self.ask_models(&engine).await;
         }
         for role in &engine.roles {
@@ -176,9 +176,6 @@ impl Prober {
         }
         if engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
-        }
-        if !is_back && engine.roles.iter().any(wants_models) {
-            self.ask_models(&engine).await;
         }
     }
 
@@ -230,7 +227,16 @@ impl Prober {
         for role in &engine.roles {
             self.fleet.record_release(role, release.as_deref());
             match &listed {
-                Ok(names) => self.fleet.record_models(role, names.clone().unwrap_or_default()),
+                Ok(ListReply::Names(names)) => {
+                    self.fleet.takes_key(role);
+                    self.fleet.record_models(role, names.clone());
+                }
+                Ok(ListReply::Refused(status)) => {
+                    if is_of_the_key(*status) {
+                        self.fleet.refuses_key(role, *status);
+                    }
+                    self.fleet.record_models(role, Vec::new());
+                }
                 Err(_) => self.fleet.models_unanswered(role),
             }
         }
@@ -273,10 +279,13 @@ fn has_served(engine: &ProbeTarget) -> bool {
     engine.roles.iter().any(|it| it.health().served_ms() > 0)
 }
 
-/// True if its list of models is unknown, may have changed, or is not the fleet's.
+/// True if its list of models is unknown, refused, not the fleet's, or may have changed.
 fn wants_models(instance: &Arc<Instance>) -> bool {
     let health = instance.health();
-    health.serves_other_model() || health.is_doubted() || health.identity().models_wanted()
+    health.key_word().refuses()
+        || health.serves_other_model()
+        || health.is_doubted()
+        || health.identity().models_wanted()
 }
 
 impl ProbeSchedule {

@@ -8,7 +8,7 @@ use http::uri::Authority;
 use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
 use crate::fleet::handoffs::Handoffs;
-use crate::fleet::health::{Health, Rules};
+use crate::fleet::health::Health;
 use crate::fleet::hits::Hits;
 use crate::fleet::pace::Paces;
 use crate::obs::LegMeter;
@@ -161,7 +161,13 @@ impl Load {
 impl Instance {
     /// A new member without load. `ranks` is the number of ranks among which the gateway chooses;
     /// with 0 or 1 it chooses none.
-    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint, ranks: Rank, rules: Rules) -> Instance {
+    pub(super) fn new(
+        id: InstanceId,
+        role: Role,
+        endpoint: Endpoint,
+        ranks: Rank,
+        health: Health,
+    ) -> Instance {
         let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();
         let identities = (0..ranks).map(|rank| identity(&place_name(&endpoint, Some(rank))));
@@ -176,7 +182,7 @@ impl Instance {
             load: Load::default(),
             external: ReportedLoad::default(),
             ranks: (0..ranks).map(|_| Default::default()).collect(),
-            health: Health::new(rules),
+            health,
             hits: Hits::default(),
             paces: Paces::default(),
             uncalled: AtomicU32::new(0),

@@ -10,6 +10,7 @@ pub mod handoffs;
 pub mod health;
 mod hits;
 pub mod instance;
+mod keys;
 mod lane_members;
 mod member;
 mod models;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::sync::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
@@ -90,6 +92,8 @@ pub struct FleetSettings {
     pub seed: u64,
     /// Rules of the breakers.
     pub health: health::Rules,
+    /// Source of the key that engines get with requests.
+    pub key_source: health::KeySource,
     /// True if engines are probed, so that a good answer can be waited for.
     pub probed: bool,
 }
@@ -117,6 +121,8 @@ pub struct Fleet {
     /// Sources and the members that they want. Held while the list changes; taken before a
     /// role's lock.
     roster: Mutex<Roster>,
+    /// Number of restarts of engines, for those who look at them again.
+    restarts: watch::Sender<u64>,
     /// Health is kept in milliseconds since then.
     born: Instant,
 }
@@ -193,6 +199,7 @@ impl Fleet {
             handoffs: blame::Handoffs::default(),
             releases: releases::Releases::default(),
             roster: Mutex::default(),
+            restarts: watch::Sender::new(0),
             born: Instant::now(),
         }
     }
@@ -269,7 +276,8 @@ impl Fleet {
     fn create(&self, role: Role, endpoint: Endpoint) -> Arc<Instance> {
         let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let ranks = self.ranks.of(&endpoint, self.rank_rule(role));
-        Arc::new(Instance::new(id, role, endpoint, ranks, self.settings.health))
+        let health = health::Health::new(self.settings.health, self.settings.key_source);
+        Arc::new(Instance::new(id, role, endpoint, ranks, health))
     }
 
     /// Adds a new prefiller, each of its ranks, to the scheduler. Other roles have none.

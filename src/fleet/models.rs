@@ -51,6 +51,7 @@ impl Fleet {
         }
         for twin in self.roles_of(instance) {
             twin.health().identity().doubt();
+            twin.health().key_word().doubt();
             if twin.health().set_doubted(true) {
                 self.tell_desk(&twin);
             }

@@ -6,6 +6,7 @@ use crate::fleet::health::{Cause, Change, EngineState, State, StateCounts};
 use crate::fleet::scheduler_handle::Recovery;
 use crate::fleet::{Fleet, Instance, Role};
 use crate::obs::Meters;
+use tokio::sync::watch;
 
 /// At most this share of a role rests for what its members refuse: the others must be able to carry
 /// the load.
@@ -85,7 +86,10 @@ impl Fleet {
             Outcome::Unreachable => health.failed(now_ms, Cause::Unreachable),
         };
         match outcome {
-            Outcome::Served | Outcome::Declined => self.answered_well(instance),
+            Outcome::Served | Outcome::Declined => {
+                self.served_with_key(instance);
+                self.answered_well(instance);
+            }
             _ if change == Change::None => {}
             _ => health.note_cause(&cause(outcome, detail)),
         }
@@ -149,17 +153,24 @@ impl Fleet {
             Sign::Start(started_s) => instance.health().identity().began(started_s),
         };
         if restarted {
+            instance.health().key_word().doubt();
             instance.forget_peer();
             self.handoffs.forget(instance.id());
             if instance.role() == Role::Prefill {
                 self.scheduler.emptied(instance.id());
             }
             instance.note_restart();
+            self.restarts.send_modify(|all| *all += 1);
             instance.meter().restarted();
             let (engine, role) = (instance.endpoint(), instance.role().name());
             tracing::warn!(%engine, role, "engine {engine} ({role}) has restarted: its cache is taken as empty");
         }
         restarted
+    }
+
+    /// Number of restarts of engines, which changes with each.
+    pub fn watch_restarts(&self) -> watch::Receiver<u64> {
+        self.restarts.subscribe()
     }
 
     /// Takes over what an instance's breaker did: the log, the counts of its role.
@@ -178,7 +189,7 @@ impl Fleet {
     }
 
     /// Notes a good answer of `instance`. The first one tells that it is up.
-    fn answered_well(&self, instance: &Instance) {
+    pub(super) fn answered_well(&self, instance: &Instance) {
         if instance.health().answered_well() {
             self.note_state(instance);
             self.count(instance.role());

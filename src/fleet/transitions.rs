@@ -45,7 +45,7 @@ impl Fleet {
     pub(super) fn note_state(&self, instance: &Instance) {
         let now_ms = self.now_ms();
         let state = instance.state(now_ms);
-        if state == EngineState::Up {
+        if matches!(state, EngineState::Up | EngineState::Degraded) {
             self.role_members(instance.role()).answered.store(true, Ordering::Relaxed);
         }
         let (news, cause) = {
@@ -64,6 +64,10 @@ impl Fleet {
             (News::Changed { .. }, EngineState::Down) => {
                 let cause = cause.unwrap_or_default();
                 tracing::warn!(%engine, role, state = name, "engine {engine} ({role}) is down: {cause}{}", next());
+            }
+            (News::Changed { .. }, EngineState::Degraded) => {
+                let cause = cause.unwrap_or_default();
+                tracing::warn!(%engine, role, state = name, "engine {engine} ({role}) is degraded: {cause}");
             }
             (News::Changed { from: EngineState::Down, lasted_ms }, EngineState::Up) => {
                 let lasted = words(lasted_ms);
@@ -106,6 +110,14 @@ impl Fleet {
                     counts.down
                 );
             }
+            EngineState::Degraded if counts.down == 0 => {
+                tracing::warn!(
+                    role = name,
+                    state,
+                    "role {name} is degraded: {} of {all} engines want a key",
+                    counts.degraded
+                );
+            }
             EngineState::Degraded => {
                 tracing::warn!(
                     role = name,
@@ -132,7 +144,9 @@ impl Fleet {
 /// The end of a line about an engine that is down: the time until it is tried again.
 fn next_try(instance: &Instance, now_ms: u64) -> String {
     match instance.health().rest_ms(now_ms) {
-        _ if instance.health().serves_other_model() => "; it is asked again at each probe".to_owned(),
+        _ if instance.health().serves_other_model() || instance.health().refuses_our_key() => {
+            "; it is asked again at each probe".to_owned()
+        }
         _ if instance.health().lacks_partner() => "; it waits for one".to_owned(),
         0 => String::new(),
         rest_ms => format!("; next try in {}", words(rest_ms)),

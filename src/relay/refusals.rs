@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::dialect::Dialect;
 use crate::error::Error;
+use crate::fleet::health::key::is_of_the_key;
 use crate::fleet::{Instance, Role};
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::{Relay, Tries};
@@ -156,8 +157,11 @@ impl Relay {
     /// The latest refusal, which stands. Nobody is to blame for it.
     fn settle_refusal(&self, tries: &mut Tries) -> Option<Response<Bytes>> {
         let refusals = tries.refusals.take()?;
-        for (by, _) in &refusals.by {
+        for (by, status) in &refusals.by {
             self.fleet.acquit(by);
+            if is_of_the_key(*status) {
+                self.fleet.refuses_key_of_request(by, *status);
+            }
         }
         Some(refusals.answer)
     }

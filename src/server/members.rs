@@ -48,6 +48,9 @@ fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
         // As it listed them last; an engine that serves another model than the fleet is left alone.
         "models": *instance.models(),
         "serves_other_model": health.serves_other_model(),
+        // Of the gateway's key, or of requests without one: it is left alone where no client
+        // brings another.
+        "refuses_key": health.key_word().refuses(),
         // As it told it last; NIXL hands KV over between engines of one release alone.
         "release": instance.release().as_deref(),
         "lacks_partner": health.lacks_partner(),

@@ -70,12 +70,20 @@ impl Gateway {
         if without_prefiller { &[Role::Decode] } else { &[Role::Prefill, Role::Decode] }
     }
 
+    fn refuse_the_key(&self, role: Role) -> bool {
+        let members = self.relay.fleet.members(role);
+        members.iter().filter(|it| !it.draining()).all(|it| it.health().refuses_our_key())
+    }
+
     fn lack(&self, role: Role) -> String {
         let counts = self.relay.fleet.state_counts(role);
         let (who, all, down) = (role.who(), counts.serving(), counts.down);
         match counts.role() {
             EngineState::Draining => format!("every {who} is draining"),
             EngineState::Down if all == 0 => format!("there is no {who}"),
+            EngineState::Down if self.refuse_the_key(role) => {
+                format!("every {who} refuses the gateway's key: see engine.api_key, and the log")
+            }
             EngineState::Down => format!("every {who} is down ({down} of {all})"),
             _ if down > 0 => format!("no {who} has answered yet ({all} are known, {down} of them down)"),
             _ => format!("no {who} has answered yet ({all} known)"),

@@ -138,15 +138,23 @@ pub async fn fetch(
     Ok(Facts { version, models: models.unwrap_or_default(), cache: cache.transpose(), gaps })
 }
 
-/// Sends `call`, which asks an engine for its list of models, and returns their names. `None`: it
-/// answered with another status than one of success.
+/// An engine's answer to the question for its models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListReply {
+    /// Their names.
+    Names(Vec<String>),
+    /// A status other than one of success.
+    Refused(StatusCode),
+}
+
+/// Sends `call`, which asks an engine for its list of models.
 ///
 /// # Errors
 /// The reason for which there is no answer within `time`, in words.
-pub async fn model_names(call: RequestBuilder, time: Duration) -> Result<Option<Vec<String>>, String> {
+pub async fn model_names(call: RequestBuilder, time: Duration) -> Result<ListReply, String> {
     let (status, body) = exchange(call, time, NAMES_BYTES).await?;
     let names = || facts::models(&body).into_iter().map(|model| model.id).collect();
-    Ok(status.is_success().then(names))
+    Ok(if status.is_success() { ListReply::Names(names()) } else { ListReply::Refused(status) })
 }
 
 /// Sends `call`, which asks an engine for its release, and returns it; `None` if it does not tell

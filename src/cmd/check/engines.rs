@@ -116,6 +116,9 @@ fn served(config: &Config, who: &str, facts: &Facts, report: &mut Report) {
         let refused = matches!(gap.status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN));
         let (grade, advice) = match (refused, config.engine.api_key.is_some()) {
             (true, true) => (Grade::Bad, "it does not take engine.api_key: is that its --api-key?"),
+            (true, false) if config.auth.keys_file.is_some() => {
+                (Grade::Bad, "it wants a key, and clients' keys end at the gateway: set engine.api_key")
+            }
             (true, false) => {
                 (Grade::Warn, "it wants a key: set engine.api_key, or clients must send the engine's own")
             }

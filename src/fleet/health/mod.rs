@@ -7,6 +7,7 @@ pub mod breaker;
 pub mod capacity;
 pub mod handoffs;
 pub mod identity;
+pub mod key;
 pub mod rules;
 pub mod state;
 
@@ -18,10 +19,11 @@ use crate::route::Standing;
 pub use breaker::{Breaker, Cause, Change, State};
 pub use capacity::Capacity;
 pub use identity::Identity;
+pub use key::{KeySource, KeyWord};
 pub use rules::Rules;
 pub use state::{EngineState, News, StateCounts, StateRecord};
 
-/// Rest of an engine that serves another model or lacks a partner, in ms. It ends by what this or
+/// Rest of an engine that serves another model, refuses our key or lacks a partner, in ms. It ends by what this or
 /// another engine tells of itself next.
 const OUT_REST_MS: u64 = 3_600_000;
 
@@ -33,6 +35,10 @@ const DOUBTED_REST_MS: u64 = 1_000;
 #[derive(Debug)]
 pub struct Health {
     rules: Rules,
+    /// Source of the key that it gets.
+    key_source: KeySource,
+    /// Its word about that key.
+    key_word: KeyWord,
     breakers: Mutex<Breakers>,
     identity: Mutex<Identity>,
     /// Time at which a leg on it last went well; 0 = never.
@@ -81,9 +87,11 @@ impl Breakers {
 
 impl Health {
     /// Of an engine of which nothing is known.
-    pub fn new(rules: Rules) -> Health {
+    pub fn new(rules: Rules, key_source: KeySource) -> Health {
         Health {
             rules,
+            key_source,
+            key_word: KeyWord::default(),
             breakers: Mutex::default(),
             identity: Mutex::default(),
             served_ms: AtomicU64::new(0),
@@ -125,20 +133,38 @@ impl Health {
         legs.max(breakers.handoffs.standing(now_ms, dice, &self.rules))
     }
 
-    /// The state of its breakers, the graver one. An engine that serves another model, or lacks a
-    /// partner, counts as open.
+    /// The state of its breakers, the graver one. An engine that is out counts as open.
     pub fn state(&self, now_ms: u64) -> State {
         if self.is_out() { State::Open } else { self.lock().state(now_ms) }
     }
 
     /// The same, whether or not it has a partner.
     pub fn state_of_itself(&self, now_ms: u64) -> State {
-        if self.serves_other_model() { State::Open } else { self.lock().state(now_ms) }
+        if self.is_out_by_itself() { State::Open } else { self.lock().state(now_ms) }
     }
 
     /// True while it is left alone for what it is, and not for what it does.
     pub fn is_out(&self) -> bool {
-        self.serves_other_model() || self.lacks_partner()
+        self.is_out_by_itself() || self.lacks_partner()
+    }
+
+    fn is_out_by_itself(&self) -> bool {
+        self.serves_other_model() || self.refuses_our_key()
+    }
+
+    /// True while it refuses the key that all requests come with.
+    pub fn refuses_our_key(&self) -> bool {
+        self.key_word.refuses() && self.key_source.is_ours()
+    }
+
+    /// Source of the key that it gets.
+    pub fn key_source(&self) -> KeySource {
+        self.key_source
+    }
+
+    /// Its word about that key.
+    pub fn key_word(&self) -> &KeyWord {
+        &self.key_word
     }
 
     /// True while no engine that serves can read its KV, for its release.
@@ -155,6 +181,7 @@ impl Health {
     pub fn engine_state(&self, now_ms: u64) -> EngineState {
         match self.state(now_ms) {
             State::Open | State::HalfOpen => EngineState::Down,
+            State::Closed if self.has_answered() && self.key_word.refuses() => EngineState::Degraded,
             State::Closed if self.has_answered() => EngineState::Up,
             State::Closed => EngineState::Unknown,
         }
@@ -165,9 +192,10 @@ impl Health {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Notes that it answered well. True for the first time.
+    /// Notes that it answered well. True for the first time. What it says of keys stays the cause
+    /// until it takes one.
     pub fn answered_well(&self) -> bool {
-        if self.has_cause.load(Ordering::Relaxed) {
+        if self.has_cause.load(Ordering::Relaxed) && !self.key_word.refuses() {
             self.record().forget_cause();
             self.has_cause.store(false, Ordering::Relaxed);
         }

@@ -15,7 +15,8 @@ pub enum EngineState {
     Unknown,
     /// It takes requests.
     Up,
-    /// Some engines of the role are down and others are up. Engines themselves are never degraded.
+    /// Some engines of the role are down and others are up. Of one engine: it refuses the gateway
+    /// for want of a key that clients may have.
     Degraded,
     /// The engine is left alone, or no engine of the role takes requests.
     Down,
@@ -30,6 +31,8 @@ pub struct StateCounts {
     pub unknown: usize,
     /// Members that take requests.
     pub up: usize,
+    /// Members that take those which bring a key that we have not.
+    pub degraded: usize,
     /// Members that are left alone.
     pub down: usize,
     /// Members that finish what is under way.
@@ -91,7 +94,8 @@ impl StateCounts {
     pub fn add(&mut self, state: EngineState) {
         match state {
             EngineState::Unknown => self.unknown += 1,
-            EngineState::Up | EngineState::Degraded => self.up += 1,
+            EngineState::Up => self.up += 1,
+            EngineState::Degraded => self.degraded += 1,
             EngineState::Down => self.down += 1,
             EngineState::Draining => self.draining += 1,
         }
@@ -99,14 +103,15 @@ impl StateCounts {
 
     /// Members that don't drain.
     pub fn serving(&self) -> usize {
-        self.unknown + self.up + self.down
+        self.unknown + self.up + self.degraded + self.down
     }
 
     /// State of the role. A role without members is down. New members that have not answered yet
     /// don't degrade it.
     pub fn role(&self) -> EngineState {
         match self {
-            StateCounts { unknown: 0, up: 0, down: 0, draining: 1.. } => EngineState::Draining,
+            StateCounts { degraded: 1.., .. } => EngineState::Degraded,
+            StateCounts { unknown: 0, up: 0, down: 0, draining: 1.., .. } => EngineState::Draining,
             StateCounts { unknown: 0, up: 0, .. } => EngineState::Down,
             StateCounts { up: 0, .. } => EngineState::Unknown,
             StateCounts { down: 0, .. } => EngineState::Up,
@@ -157,7 +162,7 @@ mod tests {
     use super::*;
 
     fn role(unknown: usize, up: usize, down: usize, draining: usize) -> EngineState {
-        StateCounts { unknown, up, down, draining }.role()
+        StateCounts { unknown, up, degraded: 0, down, draining }.role()
     }
 
     #[test]
@@ -171,6 +176,8 @@ mod tests {
         assert_eq!(role(0, 0, 2, 1), EngineState::Down);
         assert_eq!(role(0, 0, 0, 1), EngineState::Draining);
         assert_eq!(role(0, 1, 0, 1), EngineState::Up, "what leaves is no trouble");
+        let keyed = StateCounts { degraded: 1, ..StateCounts::default() };
+        assert_eq!((keyed.role(), keyed.serving()), (EngineState::Degraded, 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 const DETAILS = {
   warming: 'warming up', in_doubt: 'failed a moment ago', on_trial: 'tried with one request', other_model: 'serves another model',
+  key_refused: 'asked again at each probe',
   no_partner: 'no partner of its release',
 };
 

@@ -156,6 +156,7 @@ fn detail(instance: &Instance, now_ms: u64) -> &'static str {
     match health.state(now_ms) {
         _ if instance.draining() => "draining",
         Breaker::Open if health.serves_other_model() => "other_model",
+        Breaker::Open if health.refuses_our_key() => "key_refused",
         Breaker::Open if health.lacks_partner() => "no_partner",
         Breaker::Open => "resting",
         Breaker::HalfOpen => "on_trial",

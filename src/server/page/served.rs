@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
 use crate::server::{Gateway, printable};
 use crate::tokenization::exchange::authorized;
-use crate::tokenization::facts;
+use crate::tokenization::facts::{self, ListReply};
 
 /// Models change seldom: an engine is asked again after this time.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -98,7 +98,10 @@ async fn ask(gateway: &Gateway, engine: &Endpoint) -> Option<Vec<String>> {
     let edge = gateway.edge.now();
     let call = gateway.control.get(engine.url("/v1/models"));
     let call = authorized(call, edge.engine_authorization.as_ref());
-    facts::model_names(call, edge.models_time).await.ok()?
+    match facts::model_names(call, edge.models_time).await {
+        Ok(ListReply::Names(names)) => Some(names),
+        Ok(ListReply::Refused(_)) | Err(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! end.
 
 mod discovery;
+mod engine_keys;
 mod engines;
 mod loops;
 mod process;
