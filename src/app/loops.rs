@@ -102,10 +102,11 @@ pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &m
     }
     let detector = detector(config, gateway);
     // The first requests should already be sent in the engines' dialect.
-    if !detector.ask_round(0).await {
+    let is_known = detector.ask_round(0).await;
+    if !is_known {
         detector.warn_of_silence();
-        tasks.spawn(detector.run());
     }
+    tasks.spawn(detector.run(is_known));
 }
 
 async fn housekeeping(exposition: Exposition, handles: FleetHandles) {

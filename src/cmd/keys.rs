@@ -23,8 +23,8 @@ use crate::naming_config::{self, FilesError, Published, Trouble};
 use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
 use crate::tls::{ClientError, EngineTls};
 use crate::tokenization::{
-    Asker, BlockNaming, EngineLimits, EngineTokenizer, Prompts, Source, Trust, Verdict, compare, exchange,
-    facts,
+    Asker, BlockNaming, Difference, EngineLimits, EngineTokenizer, Prompts, Source, Trust, Verdict, compare,
+    exchange, facts,
 };
 
 /// Longest text that is read from a file, bytes: a body of the default limit.
@@ -111,7 +111,7 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
         .map_err(|trouble| KeysError::Names { trouble: Box::new(trouble), away })?;
     let prompts = prompts(config, asker.clone())?;
     if published.iter().any(|p| p.facts.encodes_chats_itself()) {
-        prompts.chats_are_encoded_elsewhere();
+        prompts.set_chats_encoded_elsewhere(true);
     }
     if let Some(rules) = published.iter().map(|p| p.facts.rules()).min() {
         prompts.set_rules(rules);
@@ -147,8 +147,10 @@ async fn proof(asker: &Asker, published: &[Published], prompts: &Prompts) -> (bo
     };
     let model = engine.facts.models.first().map(|model| model.id.as_str());
     let parity = compare(asker, &engine.engine, model, prompter, prompts.today()).await;
-    let differs = matches!(parity.verdict, Verdict::Different(_));
-    prompts.set_trust(if differs { Trust::Refuted } else { Trust::Proven });
+    let trust = |differs| if differs { Trust::Refuted } else { Trust::Proven };
+    let difference =
+        |of: fn(&Difference) -> bool| matches!(&parity.verdict, Verdict::Different(it) if of(it));
+    prompts.set_trusts(trust(difference(|it| !it.is_chat)), trust(difference(|_| true)));
     match parity.verdict {
         Verdict::Same => (true, None),
         Verdict::Different(difference) => (false, Some(difference.to_string())),

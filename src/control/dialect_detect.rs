@@ -1,16 +1,18 @@
 //! Detects the engines' dialect if the configuration leaves it open (`dialect.name = "auto"`).
 //!
 //! A prefiller is asked a few questions before the gateway serves, and again while none has
-//! answered. Signs that appear only in answers to prefills are read by the relay.
+//! answered. Signs that appear only in answers to prefills are read by the relay. When prefillers
+//! have restarted, all are asked again: they may have been given another connector.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::{HeaderValue, StatusCode};
 
-use crate::dialect::signs::{DetectedDialect, SERVER_INFO_PATH, Signs, sglang_port};
-use crate::dialect::{facts, mooncake};
+use crate::dialect::signs::{self, DetectedDialect, SERVER_INFO_PATH, Signs, sglang_port};
+use crate::dialect::{Dialect, facts, mooncake};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, LiveProtocol, Role};
 use crate::tokenization::exchange::{authorized, exchange, url};
@@ -23,6 +25,12 @@ const ANSWER_BYTES: usize = 1 << 20;
 const PROVISIONAL_ROUNDS: usize = 15;
 /// Prefillers that are asked in one round.
 const PREFILLERS_PER_ROUND: usize = 4;
+
+/// Prefillers that are asked after a restart: beyond that many, others say the same.
+const ASKED_AGAIN: usize = 64;
+/// Rounds in a row without a sign of a bootstrap server after which there is none: it may come some
+/// seconds later than its engine.
+const ROUNDS_WITHOUT_BOOTSTRAP: usize = 5;
 
 /// Client and limits for questions to engines.
 #[derive(Clone, Debug)]
@@ -60,7 +68,14 @@ impl SignClient {
     }
 }
 
-/// The loop that asks until a prefiller has answered.
+/// What one prefiller's signs say.
+struct Verdict {
+    engine: Endpoint,
+    told: DetectedDialect,
+    port: Option<u16>,
+}
+
+/// The loop that asks until a prefiller has answered, and after restarts.
 #[derive(Debug)]
 pub struct Detector {
     /// Prefillers that are asked.
@@ -106,9 +121,26 @@ impl Detector {
         );
     }
 
-    /// Asks until the dialect is known. After a first answer it goes on for a while, as an engine
-    /// may have started before its bootstrap server.
-    pub async fn run(self) {
+    /// Asks until the dialect is known, and again after restarts, for ever.
+    pub async fn run(self, is_known: bool) {
+        let mut restarts = self.fleet.watch_restarts();
+        let mut counted = self.prefillers_restarts();
+        if !is_known {
+            self.ask_until_known().await;
+        }
+        loop {
+            let now = self.prefillers_restarts();
+            if std::mem::replace(&mut counted, now) != now && self.protocol.reopen() {
+                self.ask_after_restarts().await;
+            } else if restarts.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Goes on for a while after a first answer, as an engine may have started before its bootstrap
+    /// server.
+    async fn ask_until_known(&self) {
         let mut answered = 0;
         for round in 1_usize.. {
             tokio::time::sleep(ROUND_PAUSE).await;
@@ -117,6 +149,46 @@ impl Detector {
             }
             answered += usize::from(self.has_verdict.load(Ordering::Relaxed));
         }
+    }
+
+    fn prefillers_restarts(&self) -> u64 {
+        self.fleet.members(Role::Prefill).iter().map(|it| u64::from(it.restarts())).sum()
+    }
+
+    /// Asks all prefillers for some rounds. One dialect is spoken at a time, so that it changes when
+    /// all that answer agree.
+    async fn ask_after_restarts(&self) {
+        let mut without_bootstrap = 0;
+        for _ in 0..PROVISIONAL_ROUNDS {
+            let assumed = self.protocol.now().dialect;
+            if let Some(Verdict { engine, told, port }) = self.common_verdict().await {
+                without_bootstrap =
+                    if told.dialect == Dialect::KvTransfer { without_bootstrap + 1 } else { 0 };
+                let is_certain = without_bootstrap == 0
+                    || !assumed.asks_bootstrap()
+                    || without_bootstrap >= ROUNDS_WITHOUT_BOOTSTRAP;
+                if signs::contradicts(told.dialect, assumed) && is_certain {
+                    return self.apply_verdict(&engine, &told, port);
+                }
+                if told.dialect == assumed && assumed != Dialect::KvTransfer {
+                    return self.protocol.turn_to(assumed, port);
+                }
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
+        }
+    }
+
+    /// The verdict on which all prefillers that answer agree.
+    async fn common_verdict(&self) -> Option<Verdict> {
+        let (protocol, members) = (self.protocol.now(), self.fleet.members(Role::Prefill));
+        let asked = members.iter().filter(|it| !it.draining()).take(ASKED_AGAIN).map(async |it| {
+            let engine = it.endpoint().clone();
+            let signs = self.client.fetch_signs(&engine, &protocol.bootstrap(&engine)).await;
+            Some(Verdict { engine, told: signs.verdict()?, port: signs.sglang_port })
+        });
+        let mut verdicts = join_all(asked).await.into_iter().flatten();
+        let first = verdicts.next()?;
+        verdicts.all(|it| it.told.dialect == first.told.dialect).then_some(first)
     }
 
     fn apply_verdict(&self, prefiller: &Endpoint, told: &DetectedDialect, bootstrap_port: Option<u16>) {

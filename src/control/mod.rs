@@ -3,6 +3,7 @@
 
 pub mod dialect_detect;
 pub mod discovery;
+pub mod findings;
 pub mod health_probe;
 pub mod kv_events;
 pub mod load_scrape;

@@ -14,6 +14,8 @@ use futures_util::stream::FuturesUnordered;
 use http::HeaderValue;
 
 use crate::config::Config;
+use crate::control::findings::{Doubt, Finding, Findings, TokenTrust};
+use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Role};
 use crate::naming_config::{self, Published, Trouble};
@@ -56,8 +58,12 @@ struct Observations {
     facts: BTreeMap<Endpoint, Facts>,
     /// Those that answered in the last round.
     present: BTreeSet<Endpoint>,
-    /// Compared, and the same.
-    same: BTreeMap<Endpoint, usize>,
+    /// Outcomes of the comparisons.
+    findings: Findings,
+    /// Restarts of each when it was asked last.
+    restarts: BTreeMap<Endpoint, u32>,
+    /// Tokens of the blocks that were named last.
+    block_tokens: Option<usize>,
     /// Reason why an engine is not compared, as it was logged last, to log changes only.
     doubts: BTreeMap<Endpoint, String>,
     /// The last line logged about naming, so that only changes are logged.
@@ -92,11 +98,15 @@ impl ParityChecker {
         Ok(())
     }
 
-    /// Repeats the checks for ever.
+    /// Repeats the checks for ever, and at once when an engine has restarted.
     pub async fn run(mut self) {
         let pause = Duration::from_millis(self.config.prompt.verify_interval_ms);
+        let mut restarts = self.handles.fleet.watch_restarts();
         loop {
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = restarts.changed() => {}
+            }
             self.fetch_facts().await;
             // The error is logged; the next round may find it fixed.
             let _ = self.update_naming();
@@ -114,8 +124,9 @@ impl ParityChecker {
 
     async fn fetch_facts(&mut self) {
         let engines = self.engines();
+        self.note_restarts();
         self.seen.facts.retain(|engine, _| engines.contains(engine));
-        self.seen.same.retain(|engine, _| engines.contains(engine));
+        self.seen.findings.retain(&engines);
         self.seen.doubts.retain(|engine, _| engines.contains(engine));
         self.seen.present.retain(|engine| engines.contains(engine));
         let authorization: Option<&HeaderValue> = self.handles.asker.authorization.as_ref();
@@ -138,13 +149,39 @@ impl ParityChecker {
                     tracing::debug!(%engine, %error, "not asked");
                     self.seen.present.remove(engine);
                     // It may come back with other files.
-                    self.seen.same.remove(engine);
+                    self.seen.findings.doubt(engine, Doubt::Away);
                 }
             }
         }
+        self.handles.prompts.set_engine_block_tokens(self.engines_block_tokens());
+        let encodes = self.seen.facts.values().any(Facts::encodes_chats_itself);
+        self.handles.prompts.set_chats_encoded_elsewhere(encodes);
         if self.config.prompt.verify {
             let shared = self.seen.facts.values().map(Facts::rules).min();
             self.handles.prompts.set_rules(shared.unwrap_or(Rules::EveryRelease));
+            self.trust_by_findings();
+        }
+    }
+
+    /// Tokens of the engines' blocks, the largest where they differ: who has smaller ones finds no
+    /// less than is predicted.
+    fn engines_block_tokens(&self) -> Option<u32> {
+        let told = self.seen.facts.values().filter_map(|facts| facts.cache.as_ref().ok()?.as_ref());
+        told.filter_map(|cache| cache.block_tokens).max()
+    }
+
+    /// Forgets what engines said that have restarted since: theirs may be another release, block
+    /// size or model.
+    fn note_restarts(&mut self) {
+        let members = self.handles.fleet.members(Role::Prefill);
+        self.seen.restarts.retain(|engine, _| members.iter().any(|it| it.endpoint() == engine));
+        for member in members.iter().filter(|it| !it.draining()) {
+            let engine = member.endpoint();
+            let before = self.seen.restarts.insert(engine.clone(), member.restarts());
+            if before.is_some_and(|before| before != member.restarts()) {
+                self.seen.facts.remove(engine);
+                self.seen.findings.doubt(engine, Doubt::Restarted);
+            }
         }
     }
 
@@ -168,9 +205,18 @@ impl ParityChecker {
         }
         match named {
             Ok(naming) => {
+                let block_tokens = naming.hasher.block_tokens().get();
                 if news {
-                    let block_tokens = naming.hasher.block_tokens();
                     tracing::info!(block_tokens, pool = naming.keys.is_some(), "blocks can be named");
+                }
+                if let Some(before) =
+                    self.seen.block_tokens.replace(block_tokens).filter(|it| *it != block_tokens)
+                {
+                    tracing::warn!(
+                        block_tokens,
+                        before,
+                        "blocks have {block_tokens} tokens now, and had {before}: what was stored under their names is not found any more"
+                    );
                 }
                 self.handles.prompts.set_naming(Some(naming));
                 Ok(())
@@ -188,18 +234,18 @@ impl ParityChecker {
         }
     }
 
-    /// Compares the gateway's tokens with each engine that was not compared yet. After one
-    /// difference no comparison follows: only a restart undoes that.
+    /// Compares the gateway's tokens with each engine that was not compared yet, or may be another
+    /// process since.
     async fn compare_tokens(&mut self) {
-        let open = self.config.prompt.verify && self.handles.prompts.trust() != Trust::Refuted;
-        let (true, Some(prompter)) = (open, self.handles.prompts.local().cloned()) else {
+        let verify = self.config.prompt.verify;
+        let (true, Some(prompter)) = (verify, self.handles.prompts.local().cloned()) else {
             return;
         };
         let known: Vec<(Endpoint, Option<String>)> = self
             .seen
             .facts
             .iter()
-            .filter(|(engine, _)| !self.seen.same.contains_key(engine))
+            .filter(|(engine, _)| self.seen.findings.is_due(engine))
             .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
             .collect();
         // All are compared at once, and each is recorded when it is done, so that one that hangs
@@ -219,9 +265,6 @@ impl ParityChecker {
 
     /// Takes over facts of an engine other than those about block names.
     fn record_facts(&mut self, engine: &Endpoint, facts: &Facts) {
-        if facts.encodes_chats_itself() {
-            self.handles.prompts.chats_are_encoded_elsewhere();
-        }
         let uncached = matches!(&facts.cache, Ok(Some(cache)) if cache.prefix_caching == Some(false));
         if uncached && !self.seen.facts.contains_key(engine) {
             tracing::warn!(%engine, "it has prefix caching off: it will not use blocks again");
@@ -233,17 +276,21 @@ impl ParityChecker {
         self.handles.meters.parity(parity.verdict.name());
         match &parity.verdict {
             Verdict::Same => {
-                tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
-                self.seen.same.insert(engine.clone(), compared);
+                if self.seen.findings.record(engine, Finding::Same) {
+                    tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
+                }
                 self.seen.doubts.remove(engine);
-                self.handles.prompts.set_trust(Trust::Proven);
             }
             Verdict::Different(difference) => {
-                tracing::error!(
-                    %engine, compared,
-                    "{difference} Prompts are routed by load until the gateway is restarted"
-                );
-                self.handles.prompts.set_trust(Trust::Refuted);
+                let finding = Finding::of(difference, compared.saturating_sub(1));
+                if self.seen.findings.record(engine, finding) {
+                    let what = if finding == Finding::OtherChats { "Chats" } else { "Prompts" };
+                    tracing::error!(
+                        %engine, compared,
+                        "{difference} {what} are routed by load until the engine is restarted with other files, or the gateway is"
+                    );
+                }
+                self.seen.doubts.remove(engine);
             }
             Verdict::Untested => {
                 let why = "our tokens can't be compared with the engine's".to_owned();
@@ -254,7 +301,18 @@ impl ParityChecker {
                 self.log_doubt(engine, why, &parity.skipped);
             }
         }
-        self.handles.meters.tokens_proven(self.handles.prompts.trust() == Trust::Proven);
+        self.trust_by_findings();
+    }
+
+    fn trust_by_findings(&self) {
+        let prompts = &self.handles.prompts;
+        let before =
+            TokenTrust { texts: prompts.trust_in(Api::Completions), chats: prompts.trust_in(Api::Chat) };
+        let TokenTrust { texts, chats } = self.seen.findings.trust(before);
+        prompts.set_trusts(texts, chats);
+        if prompts.local().is_some() {
+            self.handles.meters.tokens_proven(prompts.is_proven());
+        }
     }
 
     /// Logs why an engine is not compared, once for each reason.

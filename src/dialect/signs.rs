@@ -67,10 +67,22 @@ pub fn sglang_port(answer: Bytes) -> Option<u16> {
     u16::try_from(answer.get("disaggregation_bootstrap_port")?.as_u64()?).ok()
 }
 
-/// The dialect that a prefiller's hand-off belongs to, where it is not the one that was assumed.
-pub fn of_handoff(handoff: &Bytes) -> Option<DetectedDialect> {
-    nixl_push::standing(handoff)?;
-    Some(DetectedDialect { dialect: Dialect::NixlPush, why: "its hand-offs say that it pushes".to_owned() })
+/// The dialect that a prefiller's hand-off belongs to, where the one that is `assumed` leaves that
+/// to hand-offs.
+pub fn of_handoff(handoff: &Bytes, assumed: Dialect) -> Option<DetectedDialect> {
+    let told = |dialect, why: &str| Some(DetectedDialect { dialect, why: why.to_owned() });
+    match (nixl_push::standing(handoff), assumed) {
+        (Some(_), _) => told(Dialect::NixlPush, "its hand-offs say that it pushes"),
+        (None, Dialect::NixlPush) => told(Dialect::KvTransfer, "its hand-offs say no more that it pushes"),
+        (None, _) => None,
+    }
+}
+
+/// True if engines that were taken to speak `assumed` can't be what their signs say. Those of vLLM
+/// alone fit every connector of vLLM without a bootstrap server.
+pub fn contradicts(told: Dialect, assumed: Dialect) -> bool {
+    let of_vllm_alone = !assumed.asks_bootstrap() && assumed != Dialect::Sglang;
+    told != assumed && !(told == Dialect::KvTransfer && of_vllm_alone)
 }
 
 #[cfg(test)]
@@ -86,6 +98,28 @@ mod tests {
         let mooncake = Signs { mooncake_ranks: Some(2), ..vllm };
         assert_eq!(dialect(&mooncake), Some(Dialect::Mooncake));
         assert_eq!(dialect(&Signs { sglang_port: Some(8998), ..Signs::default() }), Some(Dialect::Sglang));
+    }
+
+    #[test]
+    fn signs_of_vllm_alone_contradict_a_bootstrap_server_and_sglang() {
+        use Dialect::{KvTransfer, Layerwise, Mooncake, NixlPush, Pool, Sglang};
+        for assumed in [KvTransfer, Layerwise, NixlPush, Pool] {
+            assert!(!contradicts(KvTransfer, assumed) && contradicts(Mooncake, assumed), "{assumed:?}");
+        }
+        assert!(contradicts(KvTransfer, Mooncake) && contradicts(KvTransfer, Sglang));
+        assert!(!contradicts(Mooncake, Mooncake));
+    }
+
+    #[test]
+    fn hand_offs_tell_when_engines_begin_to_push_and_when_they_end() {
+        let push = Bytes::from_static(
+            br#"{"transfer_mode":"push","remote_engine_id":"e","remote_host":"h","remote_port":1}"#,
+        );
+        let pull = Bytes::from_static(br#"{"remote_engine_id":"e","remote_host":"h","remote_port":1}"#);
+        let of = |handoff, assumed| of_handoff(handoff, assumed).map(|told| told.dialect);
+        assert_eq!(of(&push, Dialect::KvTransfer), Some(Dialect::NixlPush));
+        assert_eq!(of(&pull, Dialect::NixlPush), Some(Dialect::KvTransfer));
+        assert_eq!(of(&pull, Dialect::KvTransfer), None);
     }
 
     #[test]

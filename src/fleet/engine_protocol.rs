@@ -26,7 +26,11 @@ pub struct EngineProtocol {
 /// The protocol at this moment: where the configuration leaves it open, engines tell it while the
 /// gateway runs.
 #[derive(Debug)]
-pub struct LiveProtocol(Live<EngineProtocol>);
+pub struct LiveProtocol {
+    now: Live<EngineProtocol>,
+    /// The configuration leaves the dialect open.
+    is_auto: bool,
+}
 
 impl EngineProtocol {
     /// Place where the bootstrap server of a prefiller listens.
@@ -39,12 +43,21 @@ impl EngineProtocol {
 impl LiveProtocol {
     /// Creates it with the protocol of the configuration.
     pub fn new(configured: EngineProtocol) -> LiveProtocol {
-        LiveProtocol(Live::new(configured))
+        LiveProtocol { is_auto: configured.open, now: Live::new(configured) }
     }
 
     /// The protocol at this moment.
     pub fn now(&self) -> Arc<EngineProtocol> {
-        self.0.now()
+        self.now.now()
+    }
+
+    /// The engines may speak another dialect than they did, if the configuration leaves it open:
+    /// some have restarted. False if it does not.
+    pub fn reopen(&self) -> bool {
+        if self.is_auto {
+            self.now.set(EngineProtocol { open: true, ..(*self.now()).clone() });
+        }
+        self.is_auto
     }
 
     /// The engines have turned out to speak this, if it was open.
@@ -56,7 +69,7 @@ impl LiveProtocol {
         // A hand-off may still tell more of an engine whose dialect has several forms.
         let open = dialect == Dialect::KvTransfer;
         let bootstrap_port = bootstrap_port.unwrap_or(before.bootstrap_port);
-        self.0.set(EngineProtocol { dialect, open, bootstrap_port, ..(*before).clone() });
+        self.now.set(EngineProtocol { dialect, open, bootstrap_port, ..(*before).clone() });
     }
 }
 
@@ -86,5 +99,8 @@ mod tests {
         open.turn_to(Dialect::Mooncake, Some(2));
         open.turn_to(Dialect::Pool, None);
         assert_eq!((open.now().dialect, open.now().bootstrap_port), (Dialect::Mooncake, 2));
+        assert!(open.reopen() && !fixed.reopen() && !fixed.now().open);
+        open.turn_to(Dialect::Sglang, Some(3));
+        assert_eq!((open.now().dialect, open.now().open), (Dialect::Sglang, false), "they were restarted");
     }
 }

@@ -19,10 +19,11 @@ const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
 impl Relay {
     /// Looks whether a prefiller's hand-off tells what it speaks.
     pub(super) fn heed(&self, handoff: &Bytes) {
-        if !self.speech.now().open {
+        let speech = self.speech.now();
+        if !speech.open {
             return;
         }
-        if let Some(told) = signs::of_handoff(handoff) {
+        if let Some(told) = signs::of_handoff(handoff, speech.dialect) {
             tracing::info!(dialect = told.dialect.name(), "dialect: {}", told.why);
             self.speech.turn_to(told.dialect, None);
         }

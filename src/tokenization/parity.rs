@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::exchange::{AskError, Asker};
 use super::parity_cases::parity_cases;
 use super::tokenize_request::{TokenizeRequest, tokenize_request};
+use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 use crate::prompt::{Exactness, Prompter, Reason, Today};
 
@@ -52,6 +53,8 @@ pub enum Verdict {
 pub struct Difference {
     /// Name of the request.
     pub canary: &'static str,
+    /// It is a chat. Those come last, so that no text differs.
+    pub is_chat: bool,
     /// First difference between them.
     pub found: Comparison,
 }
@@ -163,7 +166,8 @@ async fn run(
             Ok(Step::Skipped(reason)) => *parity.skipped.entry(reason.name()).or_default() += 1,
             Ok(Step::Different(found)) => {
                 parity.compared += 1;
-                parity.verdict = Verdict::Different(Difference { canary: name, found });
+                parity.verdict =
+                    Verdict::Different(Difference { canary: name, is_chat: api == Api::Chat, found });
                 return;
             }
             Err(why) => {
@@ -226,12 +230,13 @@ mod tests {
         let found = first_difference(&[1, 2, 3], &[1, 2]).unwrap();
         assert_eq!(found, Comparison::Token { at: 2, ours: Some(3), theirs: None });
         assert_eq!(
-            Difference { canary: "emoji", found }.to_string(),
+            Difference { canary: "emoji", is_chat: false, found }.to_string(),
             "the tokens of request \"emoji\" differ from the engine's: token 2 is 3 here and none (the prompt ends) \
              there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?"
         );
         assert!(words(&AskError::Refused(404)).contains("no model of this name"));
-        let refused = Difference { canary: "tools", found: Comparison::Refused(400) }.to_string();
+        let refused =
+            Difference { canary: "tools", is_chat: true, found: Comparison::Refused(400) }.to_string();
         assert!(refused.contains("refuses it with status 400"), "{refused}");
     }
 }

@@ -23,18 +23,24 @@ struct Canary {
 }
 
 /// All requests, with the model's name and one with the text of the tokenizer's special tokens.
+/// Chats come last.
 pub(super) fn parity_cases(model: Option<&str>, added: &[AddedToken]) -> Vec<(&'static str, Api, Object)> {
     let edit = || model.map_or_else(Edit::new, |model| Edit::new().set("model", quote(model)));
     let special = special_tokens(added);
     let fixed =
         CANARIES.iter().map(|canary| (canary.name, canary.api, Bytes::from_static(canary.body.as_bytes())));
-    let all = fixed.chain(special.map(|body| (SPECIAL, Api::Completions, body)));
-    all.filter_map(|(name, api, body)| {
-        let scan = |body| Object::scan(body, ScanLimits::default()).ok();
-        let body = scan(scan(body)?.splice(&edit()).to_bytes())?;
-        Some((name, api, body))
-    })
-    .collect()
+    let (texts, chats): (Vec<_>, Vec<_>) = fixed.partition(|(_, api, _)| *api == Api::Completions);
+    let special = special.map(|body| (SPECIAL, Api::Completions, body));
+    texts
+        .into_iter()
+        .chain(special)
+        .chain(chats)
+        .filter_map(|(name, api, body)| {
+            let scan = |body| Object::scan(body, ScanLimits::default()).ok();
+            let body = scan(scan(body)?.splice(&edit()).to_bytes())?;
+            Some((name, api, body))
+        })
+        .collect()
 }
 
 /// Special tokens with text before, between and behind them.

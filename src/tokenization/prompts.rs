@@ -1,8 +1,9 @@
 //! A request's prompt, by whoever tokenises: the gateway, an engine, or the client.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -42,8 +43,13 @@ const QUARTER_S: u64 = 15 * 60;
 /// Reader of prompts. One per gateway, shared by all requests.
 pub struct Prompts {
     source: Source,
-    trust: AtomicU8,
+    /// Trust in the tokens of texts that are prompts as they are.
+    texts: AtomicU8,
+    /// Trust in those of chats, which a template makes prompts of.
+    chats: AtomicU8,
     naming: ArcSwapOption<BlockNaming>,
+    /// Tokens of the engines' blocks, whether or not these can be named; 0 = not known.
+    engine_block_tokens: AtomicUsize,
     /// Engines encode chats by code of their own.
     encoder: AtomicBool,
     rules: SharedRules,
@@ -69,7 +75,7 @@ pub enum Trust {
     Unproven,
     /// Every engine that was compared with makes the same tokens.
     Proven,
-    /// One makes others: prompts count as unknown until the gateway is restarted.
+    /// One makes others: prompts count as unknown until it makes the same, or is gone.
     Refuted,
 }
 
@@ -80,8 +86,10 @@ impl Prompts {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             source,
-            trust: AtomicU8::new(Trust::Unproven as u8),
+            texts: AtomicU8::new(Trust::Unproven as u8),
+            chats: AtomicU8::new(Trust::Unproven as u8),
             naming: ArcSwapOption::empty(),
+            engine_block_tokens: AtomicUsize::new(0),
             encoder: AtomicBool::new(false),
             rules: SharedRules::new(Rules::Of32),
             utc_offset_s,
@@ -97,20 +105,33 @@ impl Prompts {
         }
     }
 
-    /// Trust in local tokens.
-    pub fn trust(&self) -> Trust {
-        match self.trust.load(Ordering::Relaxed) {
+    /// Trust in local tokens of requests of this API.
+    pub fn trust_in(&self, api: Api) -> Trust {
+        let trust = match api {
+            Api::Completions | Api::Generate => &self.texts,
+            Api::Chat | Api::Responses | Api::Messages => &self.chats,
+        };
+        match trust.load(Ordering::Relaxed) {
             1 => Trust::Proven,
             2 => Trust::Refuted,
             _ => Trust::Unproven,
         }
     }
 
-    /// Sets what [`trust`](Self::trust) answers; nothing undoes [`Trust::Refuted`].
+    /// True if local tokens count, whatever the API.
+    pub fn is_proven(&self) -> bool {
+        [Api::Completions, Api::Chat].iter().all(|api| self.trust_in(*api) == Trust::Proven)
+    }
+
+    /// Sets the trust in local tokens of all requests.
     pub fn set_trust(&self, trust: Trust) {
-        if self.trust() != Trust::Refuted {
-            self.trust.store(trust as u8, Ordering::Relaxed);
-        }
+        self.set_trusts(trust, trust);
+    }
+
+    /// Sets the trust in those of texts that are prompts as they are, and in those of chats.
+    pub fn set_trusts(&self, texts: Trust, chats: Trust) {
+        self.texts.store(texts as u8, Ordering::Relaxed);
+        self.chats.store(chats as u8, Ordering::Relaxed);
     }
 
     /// BlockNaming of blocks; `None` while it is not known, or contradicted.
@@ -123,9 +144,20 @@ impl Prompts {
         self.naming.store(naming.map(Arc::new));
     }
 
-    /// From now on no chat is exact: engines encode this model's by code of their own.
-    pub fn chats_are_encoded_elsewhere(&self) {
-        self.encoder.store(true, Ordering::Relaxed);
+    /// Tokens of the engines' blocks, whether or not these can be named.
+    pub fn engine_block_tokens(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(self.engine_block_tokens.load(Ordering::Relaxed))
+    }
+
+    /// Sets what [`engine_block_tokens`](Self::engine_block_tokens) answers.
+    pub fn set_engine_block_tokens(&self, tokens: Option<u32>) {
+        let tokens = tokens.map_or(0, |tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+        self.engine_block_tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    /// Sets if engines encode this model's chats by code of their own: then no chat is exact.
+    pub fn set_chats_encoded_elsewhere(&self, is_so: bool) {
+        self.encoder.store(is_so, Ordering::Relaxed);
     }
 
     /// From now on no chat is exact that depends on more than these rules, which all engines share.
@@ -158,13 +190,14 @@ impl Prompts {
             return unknown(Reason::Encoder);
         }
         match &self.source {
-            Source::Local(prompter) if self.trust() == Trust::Proven => {
+            Source::Local(prompter) if self.trust_in(api) == Trust::Proven => {
                 let (prompter, today) = (prompter.clone(), self.today());
                 let read = move |body: &Object, stop: &Stop| prompter.prompt_until(api, body, today, stop);
                 self.work(body, read).await.unwrap_or_else(unknown)
             }
             Source::Local(_) => {
-                let doubt = if self.trust() == Trust::Refuted { Reason::Refuted } else { Reason::Unproven };
+                let refuted = self.trust_in(api) == Trust::Refuted;
+                let doubt = if refuted { Reason::Refuted } else { Reason::Unproven };
                 self.work(body, move |body, _| given(api, body, doubt)).await.unwrap_or_else(unknown)
             }
             Source::Engine(tokenizer) => {
@@ -241,7 +274,10 @@ fn quarter() -> u64 {
 impl fmt::Debug for Prompts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let local = matches!(self.source, Source::Local(_));
-        f.debug_struct("Prompts").field("local", &local).field("trust", &self.trust()).finish_non_exhaustive()
+        f.debug_struct("Prompts")
+            .field("local", &local)
+            .field("proven", &self.is_proven())
+            .finish_non_exhaustive()
     }
 }
 
@@ -277,8 +313,10 @@ mod tests {
         assert_eq!(reason(&ids).await, Exactness::Exact);
         prompts.set_trust(Trust::Proven);
         assert_eq!(reason(&text).await, Exactness::Inexact(Reason::NoTokenizer));
+        prompts.set_trusts(Trust::Proven, Trust::Refuted);
+        assert_eq!(reason(&text).await, Exactness::Inexact(Reason::NoTokenizer), "chats alone are refuted");
+        assert!(prompts.trust_in(Api::Chat) == Trust::Refuted && !prompts.is_proven());
         prompts.set_trust(Trust::Refuted);
-        prompts.set_trust(Trust::Proven);
         assert_eq!(reason(&text).await, Exactness::Inexact(Reason::Refuted));
         assert_eq!(reason(&ids).await, Exactness::Exact);
     }

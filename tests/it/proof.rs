@@ -184,7 +184,7 @@ async fn one_other_token_turns_exactness_off_and_is_named_once() {
     complete(gateway, &json!([1, 2, 3])).await;
     assert_eq!(prompts(gateway).await, counts(&[("exact/none", 1.0), ("unknown/refuted", 1.0)]));
 
-    // Nothing that an engine says later undoes it, so the engine is left alone and the log, too.
+    // It is asked again when it is another process; until then it is left alone, and the log, too.
     let looks = asked(&prefill, "/version");
     eventually("more looks", async || asked(&prefill, "/version") > looks + 2).await;
     let found = metrics(gateway).await;
@@ -253,10 +253,35 @@ async fn an_engine_that_joins_and_differs_turns_it_off() {
     chat(gateway).await;
     assert_eq!(prompts(gateway).await, counts(&[("unknown/refuted", 1.0)]));
 
-    // Without it the names are known again; the tokens stay in doubt until a restart.
+    // Without it the names are known again, and the tokens are those of all that are left.
     assert_eq!(client::send(gateway, &post("/instances/remove", &body)).await.status, 200);
     becomes(gateway, NAMED, 1.0).await;
+    becomes(gateway, PROVEN, 1.0).await;
+    chat(gateway).await;
+    assert_eq!(prompts(gateway).await, counts(&[("exact/none", 1.0), ("unknown/refuted", 1.0)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn another_chat_template_is_held_against_chats_alone_and_until_a_restart() {
+    let dir = model::directory(TEMPLATE);
+    let other = EngineSpec { tokenize: Some(model::tokenizing("llama3", TODAY, same)), ..fast() };
+    let (prefill, decode) = (prefiller(other).await, decoder().await);
+    let at = prefill.addr();
+    let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
+    assert_eq!(process.said("Chats are routed by load until"), 1);
     assert_eq!(metrics(gateway).await.get(PROVEN), Some(&0.0));
+    complete(gateway, &json!("The quick brown fox")).await;
+    complete(gateway, &json!([1, 2, 3])).await;
+    chat(gateway).await;
+    assert_eq!(prompts(gateway).await, counts(&[("exact/none", 2.0), ("unknown/refuted", 1.0)]));
+
+    // It comes back with the right template, and with larger blocks.
+    prefill.kill().await;
+    let _again = start(EngineSpec { block_tokens: 32, ..spec(same) }, Role::Prefill, at).await;
+    becomes(gateway, PROVEN, 1.0).await;
+    process.wait_for("blocks have 32 tokens now, and had 16");
+    chat(gateway).await;
+    assert_eq!(prompts(gateway).await, counts(&[("exact/none", 3.0), ("unknown/refuted", 1.0)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -198,7 +198,7 @@ async fn the_first_different_token_is_named() {
     })
     .await;
     let parity = compare(&at, &prompter("qwen3")).await;
-    let Verdict::Different(Difference { canary: "ascii", found }) = parity.verdict else {
+    let Verdict::Different(Difference { canary: "ascii", is_chat: false, found }) = parity.verdict else {
         panic!("{parity:?}")
     };
     let Comparison::Token { at: 3, ours: Some(ours), theirs: Some(theirs) } = found else {
@@ -212,13 +212,13 @@ async fn another_template_and_a_refusal_are_differences() {
     let (_engine, at) = tokenising("llama3", |_| ()).await;
     let parity = compare(&at, &prompter("qwen3")).await;
     assert!(
-        matches!(parity.verdict, Verdict::Different(Difference { canary: "one turn", .. })),
+        matches!(parity.verdict, Verdict::Different(Difference { canary: "one turn", is_chat: true, .. })),
         "{parity:?}"
     );
     let refuses = EngineSpec { tokenize: Some(Tokenizing(Arc::new(|_| None))), ..EngineSpec::default() };
     let (_engine, at) = engine(refuses).await;
     let parity = compare(&at, &prompter("qwen3")).await;
-    let expect = Difference { canary: "ascii", found: Comparison::Refused(400) };
+    let expect = Difference { canary: "ascii", is_chat: false, found: Comparison::Refused(400) };
     assert_eq!((parity.verdict, parity.compared), (Verdict::Different(expect), 1));
 }
 

@@ -5,7 +5,7 @@ use super::{Grade, Report};
 use crate::app::settings;
 use crate::config::{Config, DialectName};
 use crate::dialect::Dialect;
-use crate::dialect::signs::DetectedDialect;
+use crate::dialect::signs::{self, DetectedDialect};
 
 /// Reports which dialect the prefillers that answered speak.
 pub(super) fn tell(config: &Config, visits: &[Visit], report: &mut Report) {
@@ -24,8 +24,7 @@ fn judge(name: DialectName, configured: Dialect, told: Option<&DetectedDialect>)
     if name == DialectName::Auto || *dialect == configured {
         return (Grade::Good, format!("dialect {}: {why}", dialect.name()));
     }
-    // The signs of vLLM fit every connector without a bootstrap server.
-    if *dialect == Dialect::KvTransfer && !configured.asks_bootstrap() && configured != Dialect::Sglang {
+    if !signs::contradicts(*dialect, configured) {
         return (Grade::Good, format!("dialect {}, as configured: {why}", configured.name()));
     }
     let (was, is) = (configured.name(), dialect.name());
