@@ -1,11 +1,13 @@
 //! Engines that say what they speak, and a gateway that was not told.
 
+use std::time::Duration;
+
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Fault, FaultKind};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 
 use super::{SPOKEN, Spoken, chat, completion, script, sources};
 use crate::common::stage::Stage;
-use crate::common::time::eventually;
+use crate::common::time::{eventually, pace};
 
 fn untold(spoken: Spoken) -> crate::common::stage::Script {
     let mut script = script(spoken);
@@ -45,4 +47,31 @@ async fn engines_that_come_later_are_asked_later() {
     stage.heal();
     eventually("they are asked again", async || stage.post(path, &body).await.status == 200).await;
     stage.end().await;
+}
+
+#[tokio::test]
+async fn engines_that_come_back_with_another_connector_are_asked_again() {
+    let mut script = untold(SPOKEN[0]);
+    (script.prefillers, script.decoders) = (1, 1);
+    script.config.health.probe_ms = 50;
+    let engine = script.engine.clone();
+    let stage = Stage::set(script).await;
+    let (path, body) = completion(false);
+    assert_eq!(stage.post(path, &body).await.status, 200);
+    let dialect = async || stage.get("/status.json").await.json()["gateway"]["dialect"].clone();
+    assert_eq!(dialect().await, "kv_transfer");
+    // Engines say when they started, and two starts are told apart by more than half a second.
+    pace(Duration::from_millis(700)).await;
+    let mut others = Vec::new();
+    for (role, old) in [(Role::Prefill, &stage.prefillers[0]), (Role::Decode, &stage.decoders[0])] {
+        old.kill().await;
+        let other = EngineSpec { role, connector: SPOKEN[3].1, ..engine.clone() };
+        others.push(Engine::start(other, old.addr()).await.unwrap());
+    }
+    eventually("their dialect is found out", async || dialect().await == "sglang").await;
+    eventually("they serve", async || stage.post(path, &body).await.status == 200).await;
+    stage.end().await;
+    for engine in others {
+        engine.stop().await;
+    }
 }
