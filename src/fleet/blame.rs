@@ -46,15 +46,20 @@ impl Handoffs {
     }
 
     /// The engine that a failure is held against. One that has begun nothing at all, while others
-    /// read the same engine's KV, is not waiting for that.
+    /// read the same engine's KV, is not waiting for that; nor does a prefiller that waits for its
+    /// decoder, while that one reads others' KV.
     fn judge(&self, pair: Pair, partners: Partners, leg: FailedLeg) -> Verdict {
-        let FailedLeg { since_ms, now_ms, outcome } = leg;
+        let FailedLeg { since_ms, now_ms, outcome, of_producer } = leg;
         let mut evidence = self.lock();
-        match evidence.failed(pair, partners, since_ms, now_ms) {
-            Verdict::Unknown if outcome == Outcome::Stuck && evidence.is_read_elsewhere(pair, since_ms) => {
-                Verdict::Consumer(1)
-            }
-            verdict => verdict,
+        let verdict = evidence.failed(pair, partners, since_ms, now_ms);
+        if verdict != Verdict::Unknown || outcome != Outcome::Stuck {
+            verdict
+        } else if of_producer && evidence.is_idle_producer(pair) {
+            Verdict::Producer(1)
+        } else if !of_producer && evidence.is_read_elsewhere(pair, since_ms) {
+            Verdict::Consumer(1)
+        } else {
+            verdict
         }
     }
 
@@ -64,8 +69,10 @@ impl Handoffs {
     }
 }
 
-/// A leg that failed: the time since when it could have been served, its end, and the outcome.
+/// A leg that failed: the time since when it could have been served, its end, the outcome, and
+/// whether it is the producer's.
 struct FailedLeg {
+    of_producer: bool,
     since_ms: u64,
     now_ms: u64,
     outcome: Outcome,
@@ -106,7 +113,8 @@ impl Fleet {
             Partners { producers: self.partners(producer.role()), consumers: self.partners(consumer.role()) };
         let pair = Pair { producer: producer.id(), consumer: consumer.id() };
         self.watch_handoffs();
-        let leg = FailedLeg { since_ms: since_ms.unwrap_or(now_ms), now_ms, outcome };
+        let of_producer = reporter.id() == producer.id();
+        let leg = FailedLeg { of_producer, since_ms: since_ms.unwrap_or(now_ms), now_ms, outcome };
         let verdict = self.handoffs.judge(pair, partners, leg);
         let blamed = match verdict {
             Verdict::Producer(_) => Some(producer),

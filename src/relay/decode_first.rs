@@ -229,8 +229,8 @@ impl Relay {
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
             let prefiller = reservation.instance().clone();
             let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders() };
-            // A prefiller may wait for the decoder here: that it is slow says nothing.
-            let spec = PrefillSpec { transfer, partners, is_moved: true };
+            // The decoder has room by now. Whose fault it is if nothing comes the evidence tells.
+            let spec = PrefillSpec { transfer, partners, is_moved: tries.is_moved };
             let leg = self.clone().prefill_once(ask.clone(), reservation, spec, Written::default());
             let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.

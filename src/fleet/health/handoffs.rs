@@ -164,6 +164,16 @@ impl Evidence {
         self.does_well(PairMember::Producer, pair.producer, pair.consumer, since_ms)
     }
 
+    /// True if the consumer has read others' KV since the pair fails, and the producer has been of
+    /// use to nobody: of a producer that does nothing at all, whose consumers are well.
+    pub fn is_idle_producer(&self, pair: Pair) -> bool {
+        let since_ms = self.pairs.get(&pair).and_then(Record::fails_since);
+        since_ms.is_some_and(|since_ms| {
+            self.does_well(PairMember::Consumer, pair.consumer, pair.producer, since_ms)
+                && !self.does_well(PairMember::Producer, pair.producer, pair.consumer, since_ms)
+        })
+    }
+
     /// True if the pair fails while both do well with others: it is tried again only now and then.
     pub fn is_avoided(&self, pair: Pair, now_ms: u64) -> bool {
         self.pairs.get(&pair).is_some_and(|record| now_ms < record.avoided_until_ms)
@@ -334,6 +344,17 @@ mod tests {
             let verdict = evidence.failed(pair(producer, 0), FOUR, 1_000, 1_000);
             assert_eq!(verdict, Verdict::Unknown, "of this moment nothing is known");
         }
+    }
+
+    #[test]
+    fn a_producer_is_idle_that_serves_nobody_while_its_consumer_reads_others_kv() {
+        let mut evidence = Evidence::default();
+        assert_eq!(evidence.failed(pair(0, 0), FOUR, 100, 1_000), Verdict::Unknown);
+        assert!(!evidence.is_idle_producer(pair(0, 0)), "either may be at fault");
+        evidence.served(pair(1, 0), 1_500);
+        assert!(evidence.is_idle_producer(pair(0, 0)));
+        evidence.served(pair(0, 1), 2_000);
+        assert!(!evidence.is_idle_producer(pair(0, 0)), "it does well with another one");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod poisoned;
 mod progress;
 mod refusals;
 mod retired;
+mod stuck_prefillers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
