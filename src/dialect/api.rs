@@ -30,6 +30,8 @@ pub struct UsageNames {
     pub details: Option<&'static str>,
     /// Member that counts prompt tokens read from a cache.
     pub cached: &'static str,
+    /// Member beside it that counts those that were computed and put into one.
+    pub created: &'static str,
 }
 
 impl Api {
@@ -113,18 +115,21 @@ impl Api {
                 output: "completion_tokens",
                 details: Some("prompt_tokens_details"),
                 cached: "cached_tokens",
+                created: "created_cache_tokens",
             },
             Api::Responses => UsageNames {
                 prompt: "input_tokens",
                 output: "output_tokens",
                 details: Some("input_tokens_details"),
                 cached: "cached_tokens",
+                created: "cache_write_tokens",
             },
             Api::Messages => UsageNames {
                 prompt: "input_tokens",
                 output: "output_tokens",
                 details: None,
                 cached: "cache_read_input_tokens",
+                created: "cache_creation_input_tokens",
             },
         }
     }

@@ -1,8 +1,9 @@
 //! Token counts in answers, and the one correction that the gateway makes to them.
 //!
 //! A decoder that received its KV reports as cached what came from the prefiller, or nothing at all
-//! (vLLM 0.32 with NIXL: 0; vllm-ascend: prompt minus one). What the client wants to know is how
-//! much of its prompt was found in a cache, and that is what the prefiller said.
+//! (vLLM 0.32 with NIXL: 0; vllm-ascend: prompt minus one), and that it put nothing into a cache.
+//! What the client wants to know is how much of its prompt was found in a cache, and how much is in
+//! one now, and that is what the prefiller said.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -23,8 +24,19 @@ pub struct Usage {
     pub prompt: Option<u64>,
     /// Prompt tokens found in a cache.
     pub cached: Option<u64>,
+    /// Prompt tokens that were computed and put into one.
+    pub created: Option<u64>,
     /// Number of generated tokens.
     pub output: Option<u64>,
+}
+
+/// A prefiller's counts of caches, for the answer of its decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Prompt tokens found in a cache.
+    pub cached: u64,
+    /// Prompt tokens that were computed and put into one; `None` = it did not say.
+    pub created: Option<u64>,
 }
 
 /// Numbers of tokens that a request took.
@@ -120,36 +132,44 @@ impl ReportedUsage {
         Usage {
             prompt: prompt.map(|prompt| prompt + counted_apart(self.api, &self.usage)),
             cached: holder.and_then(|holder| number(holder, names.cached)),
+            created: holder.and_then(|holder| number(holder, names.created)),
             output: number(&self.usage, names.output),
         }
     }
 
-    /// The text of the answer that tells it, with the cached count replaced; the same bytes where
-    /// there is none to replace.
-    pub fn with_cached(&self, answer: &Bytes, cached: u64) -> Bytes {
+    /// The text of the answer that tells it, with the counts of caches replaced; the same bytes
+    /// where there is none to replace.
+    pub fn with_cached(&self, answer: &Bytes, counts: CacheCounts) -> Bytes {
         let names = self.api.usage();
         let mut patch = Patch::default();
         match names.details {
-            None => self.replace_beside(&names, cached, &mut patch),
-            Some(details) => self.replace_inside(details, names.cached, cached, &mut patch),
+            None => self.replace_beside(&names, counts, &mut patch),
+            Some(details) => self.replace_inside(details, &names, counts, &mut patch),
         }
         patch.apply(answer)
     }
 
-    /// The count in an object of its own, which may be null.
-    fn replace_inside(&self, details: &str, name: &str, cached: u64, patch: &mut Patch) {
+    /// The counts in an object of their own, which may be null.
+    fn replace_inside(&self, details: &str, names: &UsageNames, counts: CacheCounts, patch: &mut Patch) {
         let Some(value) = self.usage.get(details) else { return };
         let at = self.at + value.range().start;
         if value.is_null() {
-            patch.set(Some(at..at + value.range().len()), format!("{{\"{name}\":{cached}}}"));
-        } else if let Some(range) = self.details.as_ref().and_then(|inner| number_range(inner.get(name)?)) {
-            patch.set(Some(at + range.start..at + range.end), cached.to_string());
+            let created = counts.created.map(|created| format!(",\"{}\":{created}", names.created));
+            let created = created.unwrap_or_default();
+            let text = format!("{{\"{}\":{}{created}}}", names.cached, counts.cached);
+            return patch.set(Some(at..at + value.range().len()), text);
+        }
+        for (name, count) in [(names.cached, Some(counts.cached)), (names.created, counts.created)] {
+            let range = self.details.as_ref().and_then(|inner| number_range(inner.get(name)?));
+            if let (Some(range), Some(count)) = (range, count) {
+                patch.set(Some(at + range.start..at + range.end), count.to_string());
+            }
         }
     }
 
-    /// The count beside that of the prompt's other tokens, which is to make up the same sum with
-    /// it.
-    fn replace_beside(&self, names: &UsageNames, cached: u64, patch: &mut Patch) {
+    /// The counts beside that of the prompt's other tokens, which is to make up the same sum with
+    /// them.
+    fn replace_beside(&self, names: &UsageNames, counts: CacheCounts, patch: &mut Patch) {
         let mut replace = |key: &str, by: u64| {
             let range = self.usage.get(key).and_then(number_range);
             patch.set(range.map(|range| self.at + range.start..self.at + range.end), by.to_string());
@@ -157,12 +177,21 @@ impl ReportedUsage {
         if !self.usage.contains(names.cached) {
             return;
         }
-        let before = number(&self.usage, names.cached).unwrap_or(0);
-        let sum = number(&self.usage, names.prompt).map(|prompt| prompt + before);
-        replace(names.cached, sum.map_or(cached, |sum| cached.min(sum)));
-        if let Some(sum) = sum {
-            replace(names.prompt, sum.saturating_sub(cached));
+        let CacheCounts { cached, created } = counts;
+        let had = |key: &str| number(&self.usage, key).unwrap_or(0);
+        let is_told = self.usage.get(names.created).and_then(number_range).is_some();
+        let created = created.filter(|_| is_told);
+        let Some(prompt) = number(&self.usage, names.prompt) else {
+            return replace(names.cached, cached);
+        };
+        let sum = prompt + had(names.cached) + had(names.created);
+        let cached = cached.min(sum);
+        let kept = created.unwrap_or_else(|| had(names.created)).min(sum - cached);
+        replace(names.cached, cached);
+        if created.is_some() {
+            replace(names.created, kept);
         }
+        replace(names.prompt, sum - cached - kept);
     }
 }
 
@@ -170,9 +199,9 @@ fn number(object: &Object, key: &str) -> Option<u64> {
     object.get(key).and_then(|value| value.as_u64())
 }
 
-/// The text of an event with its cached count replaced, if it tells any usage.
-fn with_cached(api: Api, event: &Object, cached: u64) -> Option<Bytes> {
-    ReportedUsage::by(api, event).map(|told| told.with_cached(event.bytes(), cached))
+/// The text of an event with its counts of caches replaced, if it tells any usage.
+fn with_cached(api: Api, event: &Object, counts: CacheCounts) -> Option<Bytes> {
+    ReportedUsage::by(api, event).map(|told| told.with_cached(event.bytes(), counts))
 }
 
 /// True if an event of a stream may carry usage: one search for bytes that no JSON string can hold,
@@ -195,6 +224,7 @@ pub fn of_frames(api: Api, frames: &Bytes) -> Option<Usage> {
         .reduce(|before, usage| Usage {
             prompt: usage.prompt.or(before.prompt),
             cached: usage.cached.or(before.cached),
+            created: usage.created.or(before.created),
             output: usage.output.or(before.output),
         })
 }
@@ -208,8 +238,8 @@ fn of_event(api: Api, event: &Object) -> Usage {
     Usage { output: usage.output.filter(|_| !begins), ..usage }
 }
 
-/// Whole frames of a stream with the cached count replaced in each event that has one.
-pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
+/// Whole frames of a stream with the counts of caches replaced in each event that has some.
+pub fn frames_with_cached(api: Api, frames: Bytes, counts: CacheCounts) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.len() + 16);
     for frame in sse::frames(&frames) {
         let whole = frame.whole();
@@ -217,7 +247,7 @@ pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
         let patched = data.and_then(|data| {
             let event = frames.slice_ref(&whole[data.clone()]);
             let event = Object::scan(event, ScanLimits::default()).ok()?;
-            Some((with_cached(api, &event, cached)?, data))
+            Some((with_cached(api, &event, counts)?, data))
         });
         match patched {
             Some((patched, data)) => {
@@ -240,9 +270,12 @@ fn number_range(value: Value<'_>) -> Option<Range<usize>> {
 mod tests {
     use super::*;
 
+    /// Of a prefiller that does not say what it put into a cache.
+    const CACHED: CacheCounts = CacheCounts { cached: 96, created: None };
+
     fn patched(api: Api, text: &'static str) -> String {
         let answer = Object::scan(Bytes::from_static(text.as_bytes()), ScanLimits::default()).unwrap();
-        let text = with_cached(api, &answer, 96).unwrap_or(answer.bytes().clone());
+        let text = with_cached(api, &answer, CACHED).unwrap_or(answer.bytes().clone());
         String::from_utf8(text.to_vec()).unwrap()
     }
 
@@ -269,7 +302,7 @@ mod tests {
         };
         let answer = Object::scan(inner(1).into(), ScanLimits::default()).unwrap();
         assert_eq!(of_answer(Api::Chat, &answer).cached, Some(1));
-        assert_eq!(with_cached(Api::Chat, &answer, 96).unwrap(), inner(96));
+        assert_eq!(with_cached(Api::Chat, &answer, CACHED).unwrap(), inner(96));
     }
 
     /// Anthropic's `input_tokens` are those that no cache had: with the others they are the prompt.
@@ -284,11 +317,48 @@ mod tests {
             [((1000, 0), (904, 96)), ((1, 999), (904, 96)), ((904, 96), (904, 96)), ((10, 6), (0, 16))]
         {
             let answer = Object::scan(messages(said.0, said.1).into(), ScanLimits::default()).unwrap();
-            assert_eq!(with_cached(Api::Messages, &answer, 96).unwrap(), messages(told.0, told.1));
+            assert_eq!(with_cached(Api::Messages, &answer, CACHED).unwrap(), messages(told.0, told.1));
             assert_eq!(of_answer(Api::Messages, &answer).prompt, Some(said.0 + said.1));
         }
         let uncounted = r#"{"usage":{"input_tokens":16,"output_tokens":1}}"#;
         assert_eq!(patched(Api::Messages, uncounted), uncounted);
+    }
+
+    /// As vLLM 0.32 answers a prompt that no cache had: the decoder has put nothing into one.
+    #[test]
+    fn tokens_put_into_a_cache_are_the_prefillers() {
+        let cold = CacheCounts { cached: 0, created: Some(96) };
+        let told = |api, text: &str| {
+            let answer = Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap();
+            let told = with_cached(api, &answer, cold).unwrap();
+            let counts = of_answer(api, &Object::scan(told.clone(), ScanLimits::default()).unwrap());
+            (String::from_utf8(told.to_vec()).unwrap(), counts)
+        };
+        let chat = |created| {
+            format!(
+                r#"{{"usage":{{"prompt_tokens":101,"prompt_tokens_details":{{"cached_tokens":0,"created_cache_tokens":{created}}}}}}}"#
+            )
+        };
+        for before in ["0", "null"] {
+            let (text, counts) = told(Api::Chat, &chat(before));
+            assert_eq!((text, counts.created, counts.prompt), (chat("96"), Some(96), Some(101)));
+        }
+        let null = r#"{"usage":{"prompt_tokens_details":null}}"#;
+        let filled = r#"{"usage":{"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":96}}}"#;
+        assert_eq!(told(Api::Completions, null).0, filled);
+        let response = |created| {
+            format!(
+                r#"{{"usage":{{"input_tokens":101,"input_tokens_details":{{"cached_tokens":0,"cache_write_tokens":{created}}}}}}}"#
+            )
+        };
+        assert_eq!(told(Api::Responses, &response(0)).0, response(96));
+        let message = |input, created| {
+            format!(
+                r#"{{"usage":{{"input_tokens":{input},"output_tokens":6,"cache_creation_input_tokens":{created},"cache_read_input_tokens":0}}}}"#
+            )
+        };
+        let (text, counts) = told(Api::Messages, &message(101, 0));
+        assert_eq!((text, counts.prompt), (message(5, 96), Some(101)));
     }
 
     /// As vLLM 0.32 begins a message.
@@ -334,12 +404,12 @@ mod tests {
             "data: [DONE]\n\n"
         );
         let frames = Bytes::from_static(talk.as_bytes());
-        let got = frames_with_cached(Api::Chat, frames.clone(), 8);
+        let got = frames_with_cached(Api::Chat, frames.clone(), CacheCounts { cached: 8, created: None });
         assert_eq!(got, talk.replace("{\"cached_tokens\":1}", "{\"cached_tokens\":8}"));
         assert!(!may_carry_usage(talk.split("\n\n").next().unwrap().as_bytes()));
         assert_eq!(
             of_frames(Api::Chat, &frames),
-            Some(Usage { prompt: Some(9), cached: Some(1), output: Some(4) })
+            Some(Usage { prompt: Some(9), cached: Some(1), output: Some(4), ..Usage::default() })
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,17 +20,26 @@ const SESSION_MEMBERS: [&str; 2] = ["prompt_cache_key", "user"];
 /// Members that hold what a prompt begins with, in the order of templates.
 const PROMPT_MEMBERS: [&str; 6] = ["tools", "system", "instructions", "messages", "prompt", "input"];
 
-/// Blocks that nobody but the gateway names, of token ids: the size that engines have by default.
+/// Blocks that nobody but the gateway names, of token ids, where the size of the engines' is not
+/// known: the one that they have by default.
 const OWN_BLOCK_TOKENS: usize = 16;
 /// And of text, as many tokens as these bytes are estimated to be. Each block is written down for
 /// the prefiller that gets the prompt, which costs more than all else of a long text
 /// (benches/RESULTS.md); what is known to a quarter of a kilotoken is known well enough.
 const TEXT_BLOCK_BYTES: usize = 1024;
 
+/// A prompt's tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownTokens<'a> {
+    pub(super) tokens: &'a Arc<[u32]>,
+    /// Tokens of the engines' blocks, if they are known.
+    pub(super) block_tokens: Option<NonZeroUsize>,
+}
+
 /// All that is known of a request whose prompt has these `tokens`, if they are known.
 pub(super) fn of(
     ask: &ReceivedRequest,
-    tokens: Option<&Arc<[u32]>>,
+    tokens: Option<KnownTokens<'_>>,
     found: Option<&PromptLookup>,
     fleet: &Fleet,
 ) -> Job {
@@ -51,16 +61,17 @@ pub(super) fn of(
 
 /// Names that serve the gateway alone, to know a prompt again that it has seen before: of its
 /// tokens, or else of its text.
-fn own_blocks(ask: &ReceivedRequest, tokens: Option<&Arc<[u32]>>) -> Blocks {
+fn own_blocks(ask: &ReceivedRequest, tokens: Option<KnownTokens<'_>>) -> Blocks {
     let mut chain = Chain::new(ask);
-    if let Some(tokens) = tokens {
-        let mut bytes = Vec::with_capacity(4 * OWN_BLOCK_TOKENS);
-        for block in tokens.chunks_exact(OWN_BLOCK_TOKENS) {
+    if let Some(KnownTokens { tokens, block_tokens }) = tokens {
+        let size = block_tokens.map_or(OWN_BLOCK_TOKENS, NonZeroUsize::get);
+        let mut bytes = Vec::with_capacity(4 * size.min(tokens.len()));
+        for block in tokens.chunks_exact(size) {
             bytes.clear();
             bytes.extend(block.iter().flat_map(|token| token.to_le_bytes()));
             chain.push(&bytes);
         }
-        return chain.blocks(OWN_BLOCK_TOKENS as u64);
+        return chain.blocks(size as u64);
     }
     for member in PROMPT_MEMBERS {
         if let Some(value) = ask.body.get(member) {

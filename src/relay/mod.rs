@@ -244,7 +244,9 @@ impl Relay {
             _ => None,
         };
         let tokens = prompt.as_ref().map(|prompt| &prompt.tokens);
-        let job = Arc::new(job::of(&request, tokens, found.as_ref(), &self.fleet));
+        let block_tokens = self.prompts.as_ref().and_then(|prompts| prompts.engine_block_tokens());
+        let known = tokens.map(|tokens| job::KnownTokens { tokens, block_tokens });
+        let job = Arc::new(job::of(&request, known, found.as_ref(), &self.fleet));
         found.iter().for_each(|found| self.names_hit(found));
         let asked = found.as_mut().and_then(|found| found.asked.take());
         let turn = tokens.and_then(|tokens| self.turn(&request, tokens));

@@ -188,7 +188,7 @@ impl Follower {
         account: &mut Option<Ledger>,
         end: Instant,
     ) -> Option<Continuation> {
-        let cached = account.as_ref().and_then(Ledger::cached_of_prefill);
+        let cached = account.as_ref().and_then(Ledger::cached_of_prefill).map(|counts| counts.cached);
         let relay = self.relay.clone();
         let next = match self.next(cached, end) {
             Ok(next) => next,

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use crate::dialect::fault::Fault;
 use crate::dialect::finish::FinishWatch;
 use crate::dialect::resume::AbortSign;
-use crate::dialect::{Api, streamed_handoff, usage};
+use crate::dialect::usage::{self, CacheCounts};
+use crate::dialect::{Api, streamed_handoff};
 use crate::error::{Error, Kind};
 use crate::fleet::Outcome;
 use crate::relay::Relay;
@@ -59,7 +60,7 @@ pub struct Stream {
     /// Events of decoders before this one.
     events_before: u64,
     /// Tokens that the prefiller found in its caches, for the usage event.
-    cached: Option<u64>,
+    cached: Option<CacheCounts>,
     /// Knows how to go on after a break.
     follower: Option<Box<Follower>>,
     silence: IdleTimeout,

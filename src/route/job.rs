@@ -62,6 +62,15 @@ pub struct Hit {
 }
 
 impl Job {
+    /// The most of its tokens that an engine need not compute. The last one always is: its logits
+    /// are needed. And engines use whole blocks, so that a prompt of whole blocks has its last one
+    /// computed. The size of blocks is known where tokens are.
+    fn most_spared_tokens(&self) -> u32 {
+        let most = self.prompt_tokens.saturating_sub(1);
+        let beyond_blocks = if self.exact { most.checked_rem(self.block_tokens).unwrap_or(0) } else { 0 };
+        most - beyond_blocks
+    }
+
     /// Tokens of an estimated prompt in the engine's own measure, once it has counted the prompt.
     pub fn in_engine_tokens(&self, tokens: u64, counted: Option<u64>) -> u64 {
         match counted {
@@ -92,9 +101,9 @@ impl PoolHits {
 
 impl Hit {
     /// Work that `lane` can spare a job of which it has `hbm_tokens` in its own memory; the pool
-    /// counts if `pooled`. The last token is always computed: its logits are needed.
+    /// counts if `pooled`.
     pub fn of(job: &Job, lane: LaneId, hbm_tokens: u32, pooled: bool) -> Hit {
-        let most = job.prompt_tokens.saturating_sub(1);
+        let most = job.most_spared_tokens();
         let hbm_tokens = hbm_tokens.min(most);
         if !pooled {
             return Hit { hbm_tokens, near_tokens: hbm_tokens, any_tokens: hbm_tokens };
@@ -130,5 +139,15 @@ mod tests {
             Hit::of(&job, LaneId(1), 16, false),
             Hit { hbm_tokens: 16, near_tokens: 16, any_tokens: 16 }
         );
+    }
+
+    /// As vLLM 0.32 counts with blocks of 32 tokens.
+    #[test]
+    fn the_last_block_of_a_prompt_of_whole_blocks_is_computed() {
+        let hit = |prompt_tokens, hbm_tokens| {
+            let job = Job { prompt_tokens, block_tokens: 32, exact: true, ..Job::default() };
+            Hit::of(&job, LaneId(0), hbm_tokens, true).any_tokens
+        };
+        assert_eq!([hit(96, 96), hit(32, 32), hit(97, 96), hit(97, 64)], [64, 0, 96, 64]);
     }
 }

@@ -12,7 +12,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::auth::{Caller, Priority, TokenReservation};
-use crate::dialect::usage::{TokenCounts, Usage};
+use crate::dialect::usage::{CacheCounts, TokenCounts, Usage};
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Hits, Instance, InstanceId, Role};
@@ -89,6 +89,8 @@ pub struct Ledger {
     prefilled: bool,
     prompt: Option<u64>,
     cached: Option<u64>,
+    /// Prompt tokens that the prefiller computed and put into its cache, as it says.
+    created: Option<u64>,
     output: Option<u64>,
     /// Reason why the prefiller was chosen.
     chosen: Option<Chosen>,
@@ -146,6 +148,7 @@ impl Ledger {
             prefilled: false,
             prompt: None,
             cached: None,
+            created: None,
             output: None,
             pooled: None,
             chosen: None,
@@ -315,21 +318,23 @@ impl Ledger {
         }
         self.prefilled = true;
         self.prompt = usage.prompt;
-        self.cached = usage.cached;
+        (self.cached, self.created) = (usage.cached, usage.created);
     }
 
     /// Both legs begin, perhaps once more: what was counted for an attempt that came to nothing is
     /// not this one's.
     pub fn tries_anew(&mut self) {
         if self.resumed == 0 {
-            (self.prefilled, self.prompt, self.cached) = (false, None, None);
+            (self.prefilled, self.prompt) = (false, None);
+            (self.cached, self.created) = (None, None);
         }
     }
 
-    /// Tokens that the prefiller found in its caches; `None` when there was no prefill leg or it
-    /// did not say.
-    pub fn cached_of_prefill(&self) -> Option<u64> {
-        self.prefilled.then_some(self.cached).flatten()
+    /// The prefiller's counts of its caches; `None` when there was no prefill leg or it did not
+    /// say.
+    pub fn cached_of_prefill(&self) -> Option<CacheCounts> {
+        let cached = self.cached.filter(|_| self.prefilled)?;
+        Some(CacheCounts { cached, created: self.created })
     }
 
     /// Its stream broke in this way and is continued elsewhere.

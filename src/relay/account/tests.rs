@@ -20,7 +20,7 @@ fn left(end: impl FnOnce(&mut Ledger)) -> u64 {
 
 #[test]
 fn a_request_costs_what_it_took_and_nothing_when_nothing_came_of_it() {
-    let usage = |prompt, output| Usage { prompt: Some(prompt), cached: None, output: Some(output) };
+    let usage = |prompt, output| Usage { prompt: Some(prompt), output: Some(output), ..Usage::default() };
     let ok = left(|ledger| {
         ledger.prefilled(usage(300, 1));
         ledger.decoded(usage(300, 50));
@@ -38,7 +38,12 @@ fn a_request_costs_what_it_took_and_nothing_when_nothing_came_of_it() {
 
 #[test]
 fn an_attempt_is_not_told_by_the_counts_of_one_before() {
-    let usage = |prompt, cached| Usage { prompt: Some(prompt), cached: Some(cached), output: Some(5) };
+    let usage = |prompt, cached| Usage {
+        prompt: Some(prompt),
+        cached: Some(cached),
+        output: Some(5),
+        ..Usage::default()
+    };
     let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
     ledger.tries_anew();
     ledger.prefilled(usage(300, 96));
