@@ -45,6 +45,8 @@ TROUBLES = {
     "a slow decoder": (rigs.decoder_slow, {"PdProxySlowTokens": (17, None)}),
     "no room": (rigs.no_room, {"PdProxyTurnedAway": (8, None), "PdProxyErrors": (5, None), "PdProxyQueueStands": (8, None)}),
     "the pool killed": (rigs.pool_killed, {"PdProxyPoolAway": (12, None)}),
+    # Names that are known to be wrong don't steer: the second alert follows from the first.
+    "a wrong seed": (rigs.wrong_seed, {"PdProxyBlockNamesWrong": (9, None), "PdProxyPredictionsDistrusted": (18, None)}),
     "events lost": (rigs.events_lost, {"PdProxyEventsLost": (13, ENGINES)}),
     "another block size": (rigs.blocks_differ, {"PdProxyBlocksUnnamed": (13, None), "PdProxyEngineRestarted": (4, ENGINES)}),
     "the gateway killed": (rigs.gateway_killed, {"PdProxyDown": (3, None)}),

@@ -35,6 +35,8 @@ budget_ms = 1000
 [hash]
 seed = "0"
 """
+# Of engines that have another one.
+WRONG_SEED = NAMES.replace('seed = "0"', 'seed = "1"')
 POOL = """[key]
 preset = "mooncake-store-0.30"
 [pool]
@@ -276,6 +278,15 @@ def pool_killed(site):
     site.serve(NAMES + lines)
     site.clients()
     return lambda: master.end(signal.SIGKILL)
+
+
+def wrong_seed(site):
+    """From the beginning: another gateway before the demo's engines, whose pool it asks by names that nobody has."""
+    demo = site.rig.run(f"{site.name}-demo", "demo", "--port", 0, "--tokens-per-s", 500)
+    prefill, decode, master, admin = demo.wait_for(r"prefillers ([^;]+); decoders ([^;]+);\n.* master on (\S+) \(admin http://([0-9.:]+)\)")
+    site.prefill, site.decode = prefill.split(", "), decode.split(", ")
+    lines = POOL.format(pool=master).replace("deadline_ms", f'admins = ["{admin}"]\ndeadline_ms')
+    return lambda: (site.serve(WRONG_SEED + lines), site.clients(2))
 
 
 def events_lost(site):

@@ -56,6 +56,8 @@ FLEETS = {
     "nothing listens": rigs.nobody_listens,
     "one decoder killed": rigs.decoder_killed,
     "both decoders killed": rigs.decoders_killed,
+    "a wrong seed": rigs.wrong_seed,
+    "the pool away": rigs.pool_killed,
     "clients forget their key": keys_forgotten,
     "the engines' key forgotten": engines_keys_forgotten,
 }
@@ -83,13 +85,16 @@ def page(site):
         return f"none: {shown['error']['message']}"
     engines = [f"{one['role']} {one['state']}" + (f" ({one['cause']})" if one["cause"] else "") for one in shown["engines"]]
     recent = shown["recent"]
-    return f"{shown['gateway']['state']}; {', '.join(engines)}; {recent['failed']} of {recent['ended']} failed"
+    unfound = "".join(f"; nothing stored is found in {source}" for source in shown["beliefs"]["unfound"])
+    return f"{shown['gateway']['state']}; {', '.join(engines)}; {recent['failed']} of {recent['ended']} failed{unfound}"
 
 
 def metrics(site):
     text = get(site.address, "/metrics")
     roles = re.findall(r'^pd_proxy_role_state{role="(\w+)",state="(\w+)"} 1$', text, re.M)
     ends = re.findall(r'^pd_proxy_requests_total{.*code="(\d+)",reason="(\w+)"} (\d+)$', text, re.M)
+    unfound = re.findall(r'^pd_proxy_block_names_unfound{source="(\w+)"} 1$', text, re.M)
+    roles += [(f"names of {source}", "unfound") for source in unfound]
     return ", ".join(f"{role} {state}" for role, state in roles) + "; requests: " + ", ".join(f"{n} {code} {reason}" for code, reason, n in ends if n != "0")
 
 

@@ -147,6 +147,14 @@ impl Relay {
         let _ = self.name_check.queue.try_send(prompt);
     }
 
+    /// Sources in which nothing is found of what some prefiller stores: `pool`, `events`.
+    pub fn unfound_names(&self) -> Vec<&'static str> {
+        self.name_check.with(|state| {
+            let unfound = |source: &HitSource| state.of(*source).told != NamesState::Plausible;
+            [HitSource::Pool, HitSource::Events].into_iter().filter(unfound).map(HitSource::name).collect()
+        })
+    }
+
     /// A lookup for a request has found blocks: its names are somebody's.
     pub(super) fn names_hit(&self, found: &PromptLookup) {
         let pool = found.answer().is_some_and(|presence| presence.has_any());

@@ -63,7 +63,11 @@ fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
         "gateway": about(gateway, takes_requests),
         "requests": requests(gateway),
         "recent": recent(gateway),
-        "beliefs": {"names": beliefs.named, "history": beliefs.history},
+        "beliefs": {
+            "names": beliefs.named,
+            "history": beliefs.history,
+            "unfound": gateway.relay.unfound_names(),
+        },
         "roles": roles(fleet),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,

@@ -228,7 +228,9 @@ function showRequests(now) {
   showRecent(now.recent);
   spark('spark-inflight', samples.map(sample => sample.inflight));
   spark('spark-rate', samples.slice(1).map((sample, at) => rate(samples[at], sample)));
-  const {names, history} = now.beliefs;
+  const {names, history, unfound} = now.beliefs;
+  const places = unfound.map(source => source === 'pool' ? 'the pool' : 'KV events').join(' and ');
+  text($('unfound'), places && `of what was stored nothing is found in ${places}: see the log`);
   text($('beliefs'), names && history ? 'names and history' : names ? 'names alone' : history ? 'history alone' : 'load alone');
 }
 
