@@ -93,6 +93,17 @@ impl Fleet {
         self.releases.unpaired.load(Ordering::Relaxed) && !self.is_trial_due()
     }
 
+    /// True if these two can exchange KV, as far as their releases tell.
+    pub fn can_exchange(&self, producer: &Instance, consumer: &Instance) -> bool {
+        if !self.releases.mixed.load(Ordering::Relaxed) {
+            return true;
+        }
+        match (producer.release(), consumer.release()) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        }
+    }
+
     fn is_trial_due(&self) -> bool {
         let now_ms = self.now_ms();
         let may_try = |it: &Arc<Instance>| {

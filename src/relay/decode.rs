@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::error::Error;
-use crate::fleet::{InstanceId, Need, Reservation, Role};
+use crate::fleet::{Instance, InstanceId, Need, Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::after_first_poll::meanwhile;
 use crate::relay::ask::Ask;
@@ -71,6 +73,11 @@ impl Relay {
                         FoundDecoder::Free(reservation) => reservation,
                         FoundDecoder::Stale => return Ok(HandoffEnd::Failed(Failure::stale())),
                     };
+                    if guard.as_ref().is_some_and(|it| !self.can_read(reservation.instance(), it)) {
+                        self.prefilled(ask, guard.as_mut(), ledger);
+                        // It computes the prompt itself; the KV is released.
+                        guard = None;
+                    }
                     tries.start(reservation.instance());
                     ledger.leg(reservation.instance());
                     let leg = DecodeTarget { reservation, is_moved: tries.is_moved };
@@ -123,6 +130,11 @@ impl Relay {
         self.decoder(ask, tries, prefiller).map(FoundDecoder::Free)
     }
 
+    /// True if `decoder` can read the KV of the hand-off, as far as their releases tell.
+    fn can_read(&self, decoder: &Instance, guard: &HandoffGuard) -> bool {
+        !moves_kv(guard) || self.fleet.can_exchange(guard.prefiller(), decoder)
+    }
+
     /// A decoder for what `prefiller` has computed, or will.
     pub(super) fn decoder(
         &self,
@@ -134,13 +146,14 @@ impl Relay {
         let keeper = self.kept.keeper_for(ask);
         let random = rng::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
-        let avoided =
-            prefiller.map(|it| self.fleet.avoided_consumers(it)).filter(|avoided| !avoided.is_empty());
-        let avoided = avoided.map(|mut avoided| {
-            avoided.extend_from_slice(tried);
-            avoided
-        });
-        let tried = avoided.as_deref().unwrap_or(tried);
+        let avoided = prefiller.map(|it| self.fleet.avoided_consumers(it)).unwrap_or_default();
+        let spared: SmallVec<[InstanceId; 8]> = match avoided.is_empty() {
+            true => SmallVec::new(),
+            false => avoided.iter().chain(tried).copied().collect(),
+        };
+        // Where no other one is there, one that can't read the KV computes the prompt.
+        let is_spared = !avoided.is_empty() && self.fleet.has_other(Role::Decode, &spared);
+        let tried = if is_spared { &spared } else { tried };
         let need = Need { tokens, tried, random, keeper, session, under_way: true };
         let reservation = self.fleet.pick(Role::Decode, need);
         reservation.ok_or_else(|| nobody(Role::Decode))

@@ -52,6 +52,8 @@ pub enum FailureKind {
     BadReply,
     /// The hand-off is older than the prefiller's lease.
     Stale,
+    /// The engine is of another release than when it was chosen, and was sent nothing.
+    OtherRelease,
     /// The decoder gave the request up for others, as it says: it is to be prefilled again.
     AbortSign,
     /// Larger than we read: the limit is ours, and the engine did what it was asked.
@@ -156,6 +158,8 @@ impl Failure {
             FailureKind::Refused(_) => Outcome::Refused,
             FailureKind::Stuck => Outcome::Stuck,
             FailureKind::Connect => Outcome::Unreachable,
+            // It is there, and has told its release.
+            FailureKind::OtherRelease => Outcome::Declined,
             FailureKind::TooLarge(_) => Outcome::Served,
             _ => Outcome::Failed,
         }
@@ -210,6 +214,7 @@ impl FailureKind {
             FailureKind::Status => "status",
             FailureKind::BadReply => "bad_reply",
             FailureKind::Stale => "stale",
+            FailureKind::OtherRelease => "other_release",
             FailureKind::AbortSign => "given_up",
             FailureKind::TooLarge(_) => "too_large",
         }

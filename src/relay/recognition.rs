@@ -1,17 +1,18 @@
 //! Sends legs, and looks first at an engine whose process may be another one than before.
 //!
 //! A process that comes back at the same address may have been started with another model, and
-//! answer requests with it. Probes notice one that was away for as long as the pause between two of
-//! them; a restart may take less. But the connections to a process end with it. So when one breaks,
-//! or all that waited were closed, others are preferred to the engine until it has listed its
-//! models ([`crate::fleet::Fleet::doubt_process`]), and a leg that goes to it all the same asks for
-//! them before it is sent.
+//! answer requests with it, or be of another release. Probes notice one that was away for as long
+//! as the pause between two of them; a restart may take less. But the connections to a process end
+//! with it. So when one breaks, or all that waited were closed, others are preferred to the engine
+//! until it has listed its models ([`crate::fleet::Fleet::doubt_process`]), and a leg that goes to
+//! it all the same asks for them before it is sent.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Response, header};
+use http::{HeaderMap, Method, Response, StatusCode, header};
 use tokio::time::timeout;
 
 use crate::codec::json::Parts;
@@ -23,9 +24,10 @@ use crate::upstream::{Leg, Reply, SendError, Written, collect};
 
 /// Longest time that a leg waits for the list: an engine that lives answers within milliseconds.
 const LIST_TIME: Duration = Duration::from_secs(1);
-/// The largest list that is read.
-const LIST_BYTES: usize = 1 << 20;
+/// The largest answer that is read.
+const ANSWER_BYTES: usize = 1 << 20;
 const MODELS_PATH: &str = "/v1/models";
+const VERSION_PATH: &str = "/version";
 
 impl Relay {
     /// Sends a leg, to the process that is known. `headers` are those of its request, with the key
@@ -50,27 +52,42 @@ impl Relay {
         sending.await.map_err(|error| failure(&error, written))
     }
 
-    /// Asks an engine for its models. One that does not say is sent the leg.
+    /// Asks an engine for its models and its release. One that does not say is sent the leg.
+    ///
+    /// # Errors
+    /// A failure when it can't be reached, serves another model, or is of another release than
+    /// before where releases are compared: its partner was chosen by the one before.
     async fn recognise(&self, instance: &Instance, headers: &HeaderMap) -> Result<(), Failure> {
+        let before = instance.release();
         let roles = self.fleet.roles_of(instance);
         roles.iter().for_each(|it| it.health().identity().models_asked());
-        let listed = match timeout(LIST_TIME, self.list_models(instance, headers)).await {
+        let (listed, release) = tokio::join!(
+            timeout(LIST_TIME, self.list_models(instance, headers)),
+            timeout(LIST_TIME, self.ask_release(instance, headers)),
+        );
+        let listed = match listed {
             Ok(Err(error)) if error.connect => return Err(failure(&error, &Written::default())),
             Ok(listed) => listed.ok().flatten(),
             Err(_) => None,
         };
+        let release = release.ok().flatten();
         for role in &roles {
+            self.fleet.record_release(role, release.as_deref());
             match &listed {
                 Some(names) => self.fleet.record_models(role, names.clone()),
                 None => self.fleet.models_unanswered(role),
             }
         }
-        if !instance.health().serves_other_model() {
+        let (why, detail) = if instance.health().serves_other_model() {
+            let models = instance.models().join(", ");
+            (FailureKind::Connect, format!("it serves another model than the fleet: {models}"))
+        } else if self.fleet.compares_releases() && before.is_some() && before != instance.release() {
+            let release = instance.release().unwrap_or_default();
+            (FailureKind::OtherRelease, format!("its release is another one now: {release}"))
+        } else {
             return Ok(());
-        }
-        let models = instance.models().join(", ");
-        let detail = format!("it serves another model than the fleet: {models}");
-        Err(Failure::new(FailureKind::Connect, false, detail))
+        };
+        Err(Failure::new(why, false, detail))
     }
 
     /// Names of the models that an engine lists; `None` if it does not answer in full. One that
@@ -80,19 +97,38 @@ impl Relay {
         instance: &Instance,
         headers: &HeaderMap,
     ) -> Result<Option<Vec<String>>, SendError> {
+        let (status, body) = match self.look(instance, headers, MODELS_PATH).await? {
+            Some(answer) => answer,
+            None => return Ok(None),
+        };
+        let models = if status.is_success() { facts::models(&body) } else { Vec::new() };
+        Ok(Some(models.into_iter().map(|model| model.id).collect()))
+    }
+
+    /// Release that an engine tells; `None` if it does not.
+    async fn ask_release(&self, instance: &Instance, headers: &HeaderMap) -> Option<String> {
+        let (status, body) = self.look(instance, headers, VERSION_PATH).await.ok().flatten()?;
+        if status.is_success() { facts::version(&body) } else { None }
+    }
+
+    /// Asks an engine for `path` with the key of `headers`; `None` if it does not answer in full.
+    async fn look(
+        &self,
+        instance: &Instance,
+        headers: &HeaderMap,
+        path: &'static str,
+    ) -> Result<Option<(StatusCode, Bytes)>, SendError> {
         let key = headers.get(header::AUTHORIZATION).map(|key| (header::AUTHORIZATION, key.clone()));
         let leg = Leg {
             instance,
             method: Method::GET,
-            target: &PathAndQuery::from_static(MODELS_PATH),
+            target: &PathAndQuery::from_static(path),
             headers: Cow::Owned(key.into_iter().collect()),
             body: Parts::default(),
         };
         let response = self.upstream.send(leg, &Written::default()).await?;
-        let is_list = response.status().is_success();
-        let Ok(body) = collect(response.into_body(), LIST_BYTES).await else { return Ok(None) };
-        let models = if is_list { facts::models(&body) } else { Vec::new() };
-        Ok(Some(models.into_iter().map(|model| model.id).collect()))
+        let status = response.status();
+        Ok(collect(response.into_body(), ANSWER_BYTES).await.ok().map(|body| (status, body)))
     }
 }
 

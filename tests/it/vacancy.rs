@@ -131,30 +131,32 @@ async fn decoder_that_fails_all_requests_costs_few_prefills() {
 /// vLLM answers 503 when its queue is full: requests wait before their prefill, and are served when
 /// there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it does not end on the merged tree: to be looked into"]
 async fn busy_decoders_are_waited_for_before_the_prefill() {
-    for spoken in [EVERY[0], EVERY[1], EVERY[3], (DialectName::Pool, Connector::Pool)] {
-        let stage = Stage::set(script(spoken)).await;
-        stage.decoders_fail(&Fault::always(FaultKind::Status(503, None)).on_path("/v1/"));
-        assert_eq!(code(&stage.post(PATH, &body(0)).await), (503, Some("overloaded")), "{spoken:?}");
-        stage.forget();
-        let waiting = join_all((1..40).map(|n| {
-            let stage = &stage;
-            async move { stage.post(PATH, &body(n)).await.status }
-        }));
-        let refused = || prompts(&stage, &stage.decoders);
-        let heal = async {
-            eventually("some were refused", async || refused() >= 3).await;
-            stage.heal();
-            (prompts(&stage, &stage.prefillers), refused())
-        };
-        let (statuses, (prefilled, refused)) = tokio::join!(waiting, heal);
-        assert!(prefilled <= refused + 2, "{spoken:?}: {prefilled} prefills, {refused} refusals");
-        let served = statuses.iter().filter(|status| **status == 200).count();
-        assert!(served + refused >= 39, "{spoken:?}: {served} of 39 were served, {statuses:?}");
-        stage.assert_nothing_left(&format!("{spoken:?} at the end")).await;
-        stage.end().await;
-    }
+    let spoken = [EVERY[0], EVERY[1], EVERY[3], (DialectName::Pool, Connector::Pool)];
+    join_all(spoken.map(wait_for_busy_decoders)).await;
+}
+
+async fn wait_for_busy_decoders(spoken: Spoken) {
+    let stage = Stage::set(script(spoken)).await;
+    stage.decoders_fail(&Fault::always(FaultKind::Status(503, None)).on_path("/v1/"));
+    assert_eq!(code(&stage.post(PATH, &body(0)).await), (503, Some("overloaded")), "{spoken:?}");
+    stage.forget();
+    let waiting = join_all((1..40).map(|n| {
+        let stage = &stage;
+        async move { stage.post(PATH, &body(n)).await.status }
+    }));
+    let refused = || prompts(&stage, &stage.decoders);
+    let heal = async {
+        eventually("some were refused", async || refused() >= 3).await;
+        stage.heal();
+        (prompts(&stage, &stage.prefillers), refused())
+    };
+    let (statuses, (prefilled, refused)) = tokio::join!(waiting, heal);
+    assert!(prefilled <= refused + 2, "{spoken:?}: {prefilled} prefills, {refused} refusals");
+    let served = statuses.iter().filter(|status| **status == 200).count();
+    assert!(served + refused >= 39, "{spoken:?}: {served} of 39 were served, {statuses:?}");
+    stage.assert_nothing_left(&format!("{spoken:?} at the end")).await;
+    stage.end().await;
 }
 
 #[tokio::test]

@@ -14,6 +14,9 @@ const PAUSE_MS: u64 = 100;
 /// It is doubled so many times at most: to 3.2 s. Each such request costs the other side its part,
 /// and what an engine takes is a setting of it (`--max-num-queued-reqs`).
 const MAX_LEVEL: u32 = 5;
+/// The longest pause, in ms, of an engine that refuses all requests: what it takes may be back at
+/// any time, and nothing of ours that ends there would tell.
+const MAX_IDLE_PAUSE_MS: u64 = 1_000;
 /// A request beyond those that an engine takes is refused within this time, in ms, or is taken.
 const REFUSAL_MS: u64 = 250;
 
@@ -121,8 +124,9 @@ impl Capacity {
     /// From when on, in ms, one request more than it takes may find out whether it takes more by
     /// now.
     pub fn next_ms(&self) -> u64 {
-        let busy_ms = self.busy_ms.load(Ordering::Relaxed);
-        busy_ms.saturating_add(PAUSE_MS << self.level.load(Ordering::Relaxed).min(MAX_LEVEL))
+        let pause_ms = PAUSE_MS << self.level.load(Ordering::Relaxed).min(MAX_LEVEL);
+        let pause_ms = if self.most() == Some(0) { pause_ms.min(MAX_IDLE_PAUSE_MS) } else { pause_ms };
+        self.busy_ms.load(Ordering::Relaxed).saturating_add(pause_ms)
     }
 
     /// Forgets what was learned.
@@ -171,12 +175,13 @@ mod tests {
         let capacity = Capacity::default();
         let mut at_ms = 1;
         for pause_ms in [100, 200, 400, 800, 1_600, 3_200, 3_200] {
-            capacity.refused(at_ms, 0);
+            capacity.refused(at_ms, 1);
             assert_eq!(capacity.next_ms() - at_ms, pause_ms);
             at_ms += pause_ms;
         }
         capacity.refused(at_ms, 0);
         assert!(capacity.is_busy(at_ms) && !capacity.is_busy(at_ms + BUSY_MS));
         assert!(!capacity.is_calm(at_ms + 6_399) && capacity.is_calm(at_ms + 6_400));
+        assert_eq!(capacity.next_ms() - at_ms, MAX_IDLE_PAUSE_MS, "it takes nothing at all");
     }
 }

@@ -83,19 +83,16 @@ async fn upgraded_in_order(order: &str) {
 }
 
 #[tokio::test]
-#[ignore = "an engine that is back within milliseconds is not always asked for its release"]
 async fn an_upgrade_of_all_prefillers_first_fails_no_request() {
     upgraded_in_order("ppppdddd").await;
 }
 
 #[tokio::test]
-#[ignore = "an engine that is back within milliseconds is not always asked for its release"]
 async fn an_upgrade_of_all_decoders_first_fails_no_request() {
     upgraded_in_order("ddddpppp").await;
 }
 
 #[tokio::test]
-#[ignore = "an engine that is back within milliseconds is not always asked for its release"]
 async fn an_upgrade_in_turn_fails_no_request() {
     upgraded_in_order("pdpdpdpd").await;
     upgraded_in_order("ddppppdd").await;
