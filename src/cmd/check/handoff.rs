@@ -7,11 +7,11 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use super::visit::{EngineReport, Visit, answered};
-use super::{Grade, Report, generate};
+use super::{Grade, Report, generate, releases};
 use crate::app::settings;
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::config::{Config, DialectName};
-use crate::dialect::{self, Api, Dialect, Transfer};
+use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 use crate::tokenization::Asker;
@@ -30,7 +30,10 @@ pub(super) const PATH: &str = "/v1/completions";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HandoffAnswer {
     /// There was a hand-off.
-    Over,
+    Over {
+        /// The engines compare their releases before KV goes from one to the other.
+        compares_releases: bool,
+    },
     /// There was none.
     Nothing,
     /// It computed nothing: it answered so, or not at all.
@@ -46,24 +49,39 @@ pub(super) struct Question<'a> {
     body: Object,
 }
 
+/// A prefiller to be asked, and the decoder that fetches what it computes.
+struct Asked<'a> {
+    engine: &'a Endpoint,
+    question: Question<'a>,
+    decoder: Option<&'a Endpoint>,
+}
+
 /// Asks the prefillers that answered, where their dialect hands over.
 pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report: &mut Report) {
     let configured = settings::protocol(config).dialect;
     let set = config.dialect.name != DialectName::Auto;
-    let decoder = answered(visits, Role::Decode).next().map(|(engine, _)| engine);
+    let release = |told: &EngineReport| told.facts.version.clone();
+    // KV of another release may be refused, and would stay.
+    let decoder = |told: &EngineReport| {
+        let mut all = answered(visits, Role::Decode);
+        let equal = all.clone().find(|(_, other)| release(other) == release(told));
+        equal.or_else(|| all.next()).map(|(engine, _)| engine)
+    };
     let asked = answered(visits, Role::Prefill).filter_map(|(engine, told)| {
         let sign = told.signs.as_ref().and_then(|signs| signs.verdict()).map(|it| it.dialect);
         let dialect = if set { configured } else { sign? };
         let question = Question::new(config, asker, dialect, told)?;
-        dialect.hands_over().then_some((engine, question))
+        dialect.hands_over().then_some(Asked { engine, question, decoder: decoder(told) })
     });
     let asked: Vec<_> = asked.collect();
     let ends: Vec<(&Endpoint, HandoffAnswer)> = stream::iter(asked)
-        .map(|(engine, question)| async move { (engine, question.put(engine, decoder).await) })
+        .map(|one| async move { (one.engine, one.question.put(one.engine, one.decoder).await) })
         .buffered(AT_ONCE)
         .collect()
         .await;
-    let some_do = ends.iter().any(|(_, handed)| *handed == HandoffAnswer::Over);
+    let some_do = ends.iter().any(|(_, handed)| matches!(handed, HandoffAnswer::Over { .. }));
+    let compared = |handed: &HandoffAnswer| *handed == HandoffAnswer::Over { compares_releases: true };
+    releases::judge(visits, ends.iter().any(|(_, handed)| compared(handed)), report);
     for (engine, handed) in ends {
         let (grade, text) = judge(handed, set, some_do);
         report.say(grade, format!("prefiller {engine}: {text}"));
@@ -74,7 +92,7 @@ fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
     const NOTHING: &str = "it hands over nothing of what it computes (no kv_transfer_params in its answer)";
     const FIX: &str = "decoders compute its prompts again; start it with --kv-transfer-config, as the others";
     match handed {
-        HandoffAnswer::Over => (Grade::Good, "it hands over what it computes".to_owned()),
+        HandoffAnswer::Over { .. } => (Grade::Good, "it hands over what it computes".to_owned()),
         HandoffAnswer::Nothing if some_do => (Grade::Bad, format!("{NOTHING}, and others do: {FIX}")),
         HandoffAnswer::Nothing if set => (
             Grade::Bad,
@@ -131,13 +149,13 @@ impl<'a> Question<'a> {
             return HandoffAnswer::Unknown(Ok(status));
         }
         let read = self.dialect.read_prefill(Api::Completions, answer, &transfer);
-        let Some(handoff) = read.ok().and_then(|read| read.handoff) else { return HandoffAnswer::Nothing };
+        let Ok(Prefilled { handoff: Some(handoff), said }) = read else { return HandoffAnswer::Nothing };
         if let Some(decoder) = decoder {
             let edit = dialect::release_edit(Api::Completions, &self.body, &handoff, None);
             // One that does not take it leaves it to its lease.
             let _ = self.send(decoder, &edit).await;
         }
-        HandoffAnswer::Over
+        HandoffAnswer::Over { compares_releases: self.dialect.compares_releases(&said) }
     }
 
     /// Sends the prompt; the error says in words why there is no answer.
@@ -158,7 +176,7 @@ mod tests {
         let grade = |set, some_do| judge(HandoffAnswer::Nothing, set, some_do).0;
         assert_eq!([grade(false, true), grade(true, false), grade(true, true)], [Grade::Bad; 3]);
         assert_eq!(grade(false, false), Grade::Note);
-        assert_eq!(judge(HandoffAnswer::Over, true, true).0, Grade::Good);
+        assert_eq!(judge(HandoffAnswer::Over { compares_releases: false }, true, true).0, Grade::Good);
         let late = HandoffAnswer::Unknown(Err("no whole answer within 15000 ms".to_owned()));
         assert_eq!(judge(late, true, true).0, Grade::Bad);
         let refused = HandoffAnswer::Unknown(Ok(StatusCode::UNAUTHORIZED));

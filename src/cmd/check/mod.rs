@@ -17,6 +17,7 @@ mod members;
 mod memcache;
 mod mooncake;
 mod parity;
+mod releases;
 mod stored;
 mod visit;
 mod words;

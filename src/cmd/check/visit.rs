@@ -47,7 +47,10 @@ pub(super) async fn all(config: &Config, asker: &Asker, members: Vec<Member>) ->
 }
 
 /// The engines of `role` that answered, each with its facts.
-pub(super) fn answered(visits: &[Visit], role: Role) -> impl Iterator<Item = (&Endpoint, &EngineReport)> {
+pub(super) fn answered(
+    visits: &[Visit],
+    role: Role,
+) -> impl Iterator<Item = (&Endpoint, &EngineReport)> + Clone {
     let of_role = visits.iter().filter(move |visit| visit.member.role == role);
     of_role.filter_map(|visit| Some((&visit.member.engine, visit.told.as_ref().ok()?)))
 }

@@ -76,6 +76,33 @@ async fn an_engine_that_is_away_is_bad_and_a_default_that_nobody_named_is_not() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_without_a_partner_of_their_release_are_named_where_that_is_compared() {
+    let release = |name: &'static str| move |spec: &mut EngineSpec| name.clone_into(&mut spec.version);
+    let both = pair(release("0.33.0")).await;
+    let (prefill, decode) = (both[0].addr(), both[1].addr());
+    let words =
+        format!("BAD  no prefiller and decoder are of one release ({prefill} of 0.33.0; {decode} of 0.32.0)");
+    expect(&check(&named(&both, &[])), 3, &[&words]);
+    let partner = engine(Role::Prefill, |_| ()).await;
+    let all = named(&both, &[&set("fleet.prefill", format!("{prefill},{}", partner.addr()))]);
+    let words =
+        format!("warn prefillers that no decoder of their release reads get no prompts: {prefill} of 0.33.0");
+    let found = check(&all);
+    assert!(found.1.contains(&words), "{}", found.1);
+
+    let mooncake = |name| {
+        move |spec: &mut EngineSpec| {
+            release(name)(spec);
+            spec.connector = Connector::Mooncake;
+        }
+    };
+    let both =
+        [engine(Role::Prefill, mooncake("0.33.0")).await, engine(Role::Decode, mooncake("0.32.0")).await];
+    let found = check(&named(&both, &[]));
+    assert!(!found.1.contains("one release ("), "Mooncake compares none: {}", found.1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_models_are_named() {
     let both = pair(|spec| spec.model = "blue".to_owned()).await;
     let (prefill, decode) = (both[0].addr(), both[1].addr());
