@@ -281,6 +281,8 @@ fn harmless_differences_are_no_contradiction() {
     let fine = |change: fn(&mut Config), engines: &[Published]| naming(&config(change), engines).map(drop);
     let patched = engine(2, |facts| facts.version = Some("0.32.4".to_owned()));
     assert_eq!(fine(|_| (), &[engine(1, |_| ()), patched]), Ok(()), "both hash alike");
+    let next = engine(2, |facts| facts.version = Some("0.33.0".to_owned()));
+    assert_eq!(fine(|_| (), &[engine(1, |_| ()), next]), Ok(()), "so do these, without lookahead");
     let elsewhere = engine(2, |facts| facts.models[0].root = Some("/mnt/Qwen3-8B/".to_owned()));
     let pool = |c: &mut Config| c.key.preset = Some("mooncake-store-0.30".to_owned());
     assert_eq!(fine(pool, &[engine(1, |_| ()), elsewhere]), Ok(()), "keys have the last component only");
