@@ -19,6 +19,7 @@ pub mod finish;
 pub mod guard;
 pub mod kv_transfer;
 pub mod layerwise;
+pub mod lease;
 pub mod mooncake;
 mod moriio;
 mod nixl_push;

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::dialect;
 use crate::fleet::{
-    Instance, InstanceId, Need, Outcome, PendingDecode, PendingDecodes, Reservation, Role, RoleOutlook,
+    InstanceId, Need, Outcome, PendingDecode, PendingDecodes, Reservation, Role, RoleOutlook,
 };
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
@@ -32,13 +32,14 @@ use crate::relay::ask::Ask;
 use crate::relay::concurrent_decode::Ended;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::pause;
-use crate::relay::prefill_report::{Answered, PrefillReport};
 use crate::relay::refusals::fetched_or_told;
 use crate::upstream::Written;
 use crate::util::rng;
 
-/// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
-const LEASE_SHARE: f64 = 0.8;
+mod guard;
+
+pub use guard::HandoffGuard;
+use guard::lease;
 
 /// Releases that run at the same time: each is a request more for decoders that may be busy.
 const AT_ONCE: usize = 128;
@@ -65,35 +66,6 @@ const TRIAL_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of request bodies that hand-offs in the queue may keep in memory. They wait for as long as
 /// their lease when no decoder is there.
 const HELD_BYTES: usize = 256 << 20;
-
-/// Guard of a hand-off: KV that a prefiller keeps for us, and the obligation to free it.
-#[derive(Debug)]
-pub struct HandoffGuard {
-    ask: Arc<Ask>,
-    handoff: Option<Bytes>,
-    /// Other facts in the prefiller's answer, until they are booked.
-    receipt: Option<PrefillReport>,
-    /// Keeps the held tokens on the prefiller's account.
-    reservation: Reservation,
-    born: Instant,
-    /// Of the decode request that has the hand-off.
-    written: Option<Written>,
-    state: State,
-    releases: ReleaseQueue,
-}
-
-/// Owners of the hand-off.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
-    /// We, or a decode request that is on its way.
-    Open,
-    /// A decoder has fetched the KV, or told the prefiller that it will not.
-    Settled,
-    /// A decoder, or something in front of it, turned the request away before it could fetch.
-    Refused,
-    /// A decoder failed with it: nobody knows.
-    Lost,
-}
 
 /// The way into the queue of what is to be released.
 #[derive(Clone, Debug)]
@@ -141,6 +113,7 @@ enum Left {
 struct Lost {
     ask: Arc<Ask>,
     handoff: Bytes,
+    prefiller: InstanceId,
     born: Instant,
     /// The prefiller may have let go of it.
     late: bool,
@@ -223,104 +196,6 @@ impl ReleaseQueue {
     }
 }
 
-impl HandoffGuard {
-    /// Takes over what a prefiller has just promised.
-    pub fn new(
-        ask: Arc<Ask>,
-        handoff: Option<Bytes>,
-        reservation: Reservation,
-        releases: ReleaseQueue,
-    ) -> HandoffGuard {
-        let (born, state) = (Instant::now(), State::Open);
-        HandoffGuard { ask, handoff, receipt: None, reservation, born, written: None, state, releases }
-    }
-
-    /// The same, with what else the prefiller's answer says.
-    pub(super) fn with(mut self, receipt: PrefillReport) -> HandoffGuard {
-        self.receipt = Some(receipt);
-        self
-    }
-
-    /// The request, as the prefiller knows it.
-    pub fn ask(&self) -> &Arc<Ask> {
-        &self.ask
-    }
-
-    /// The prefiller that it is of.
-    pub fn prefiller(&self) -> &Arc<Instance> {
-        self.reservation.instance()
-    }
-
-    /// Parameters for the decoder.
-    pub fn handoff(&self) -> Option<&Bytes> {
-        self.handoff.as_ref()
-    }
-
-    /// Books what the prefiller's answer says beside its hand-off; the first time, whoever calls is
-    /// told of it. No decoder needs that, so it is best done while one is at work; where nobody
-    /// does it, it is done in the end.
-    pub(super) fn book(&mut self) -> Option<Answered> {
-        Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.reservation))
-    }
-
-    /// True if the hand-off is too old to be used.
-    pub fn stale(&self, lease: Duration) -> bool {
-        self.handoff.is_some() && self.born.elapsed() >= lease.mul_f64(LEASE_SHARE)
-    }
-
-    /// Gives the hand-off to a decode request, whose progress `written` tells.
-    pub fn give(&mut self, written: &Written) -> Option<&Bytes> {
-        self.written = Some(written.clone());
-        self.handoff.as_ref()
-    }
-
-    /// A decoder has answered: it has fetched the KV, or refused and told the prefiller so.
-    pub fn used(&mut self) {
-        self.state = State::Settled;
-    }
-
-    /// The hand-off was turned away unread. What fetches it now may find that its blocks are gone,
-    /// so it is good for a release only, whose answer nobody reads, and whose blocks nobody finds
-    /// in a cache.
-    pub fn refused(&mut self) {
-        self.state = State::Refused;
-    }
-
-    /// The hand-off is good for another decoder: what turned it away was in front of the engine.
-    pub(super) fn take_back(&mut self) {
-        (self.state, self.written) = (State::Open, None);
-    }
-
-    /// A decoder that had the whole request failed. It may have fetched the KV or not, and it may
-    /// have died of this very hand-off: no other decoder gets it.
-    pub fn lost(&mut self) {
-        // It may be that the prefiller is not who it was.
-        self.reservation.instance().forget_peer();
-        self.state = State::Lost;
-    }
-}
-
-impl Drop for HandoffGuard {
-    fn drop(&mut self) {
-        self.book();
-        let Some(handoff) = self.handoff.take() else {
-            return;
-        };
-        let written = self.written.as_ref().is_some_and(Written::get);
-        match self.state {
-            State::Settled => self.releases.meters.handoff(Handoff::Used),
-            State::Lost => self.releases.meters.handoff(Handoff::Expired),
-            // The client left while a decoder had the request: hung up on, it frees both sides.
-            State::Open if written => self.releases.meters.handoff(Handoff::Used),
-            State::Open | State::Refused => {
-                let late = self.state == State::Refused;
-                let lost = Lost { ask: self.ask.clone(), handoff, born: self.born, late };
-                self.releases.submit(Left::Handoff(lost));
-            }
-        }
-    }
-}
-
 impl DetachedPrefill {
     /// `written` tells whether the prefiller may have the request; `grace` is what it gets after a
     /// hang-up.
@@ -386,7 +261,7 @@ impl Relay {
             }
             Left::Legs(legs) => legs.await,
             Left::Handoff(lost) => {
-                let end = lost.born + self.settings.now().lease;
+                let end = lost.born + lease(&lost.handoff, self.settings.now().lease);
                 // Not even begun when the lease is over: what is fetched then may be another
                 // prompt's.
                 let done = Instant::now() < end
@@ -456,7 +331,9 @@ impl Relay {
     async fn fetch_on_one(&self, lost: &Lost, late: bool, refused: &mut Vec<InstanceId>) -> Attempt {
         let dialect = self.speech.now().dialect;
         let tokens = lost.ask.shape.prompt_tokens;
-        let need = Need { tokens, tried: refused, random: rng::random(), under_way: true, ..Need::default() };
+        let mut tried = self.fleet.avoided_consumers(lost.prefiller);
+        tried.extend_from_slice(refused);
+        let need = Need { tokens, tried: &tried, random: rng::random(), under_way: true, ..Need::default() };
         let Some(reservation) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };
         let (written, salt) = (Written::default(), late.then(rng::random));
         let sent = self.fetch_once(lost, &reservation, salt, &written);

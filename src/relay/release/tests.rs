@@ -82,8 +82,13 @@ fn more_than_the_queue_holds_is_left_to_the_lease() {
     let releases = first.releases.clone();
     drop(first);
     assert!(releases.pending());
-    let lost =
-        |d: &HandoffGuard| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born, late: false };
+    let lost = |d: &HandoffGuard| Lost {
+        ask: d.ask.clone(),
+        handoff: Bytes::new(),
+        prefiller: d.prefiller().id(),
+        born: d.born,
+        late: false,
+    };
     let (second, _other_queue) = guard(None);
     releases.submit(Left::Handoff(lost(&second)));
     assert!(orphans.try_recv().is_ok() && orphans.try_recv().is_err());
@@ -96,6 +101,19 @@ fn a_handoff_grows_stale_before_its_lease_ends() {
     assert!(!guard.stale(Duration::from_secs(10)));
     guard.born = Instant::now().checked_sub(Duration::from_secs(8)).unwrap();
     assert!(guard.stale(Duration::from_secs(10)) && !guard.stale(Duration::from_secs(11)));
+}
+
+#[test]
+fn a_handoff_that_tells_its_lease_is_good_for_so_long() {
+    let (mut guard, _orphans) = guard(Some(r#"{"kv_lease_duration":20}"#));
+    let aged = |guard: &mut HandoffGuard, age_s| {
+        guard.born = Instant::now().checked_sub(Duration::from_secs(age_s)).unwrap();
+    };
+    let [short, long] = [5, 60].map(Duration::from_secs);
+    aged(&mut guard, 15);
+    assert!(!guard.stale(short) && !guard.stale(long), "it tells 20 s");
+    aged(&mut guard, 16);
+    assert!(guard.stale(short) && guard.stale(long));
 }
 
 #[test]
