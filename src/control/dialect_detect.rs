@@ -68,7 +68,7 @@ impl SignClient {
     }
 }
 
-/// What one prefiller's signs say.
+/// Conclusion from one prefiller's signs.
 struct Verdict {
     engine: Endpoint,
     told: DetectedDialect,
@@ -155,8 +155,8 @@ impl Detector {
         self.fleet.members(Role::Prefill).iter().map(|it| u64::from(it.restarts())).sum()
     }
 
-    /// Asks all prefillers for some rounds. One dialect is spoken at a time, so that it changes when
-    /// all that answer agree.
+    /// Asks all prefillers for some rounds. One dialect is spoken at a time, so that it changes
+    /// when all that answer agree.
     async fn ask_after_restarts(&self) {
         let mut without_bootstrap = 0;
         for _ in 0..PROVISIONAL_ROUNDS {

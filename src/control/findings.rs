@@ -30,7 +30,7 @@ pub enum Doubt {
 pub struct TokenTrust {
     /// Of texts that are prompts as they are.
     pub texts: Trust,
-    /// Of chats.
+    /// Of chats, by a template.
     pub chats: Trust,
 }
 

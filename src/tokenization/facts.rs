@@ -141,7 +141,7 @@ pub async fn fetch(
 /// An engine's answer to the question for its models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListReply {
-    /// Their names.
+    /// Names of all of them.
     Names(Vec<String>),
     /// A status other than one of success.
     Refused(StatusCode),

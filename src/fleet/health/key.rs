@@ -68,7 +68,8 @@ impl KeyWord {
         self.refused.load(Ordering::Relaxed) != 0
     }
 
-    /// It refused to list its models, or a request before it served any. False if that says nothing.
+    /// It refused to list its models, or a request before it served any. False if that says
+    /// nothing.
     pub fn refused(&self, status: StatusCode) -> bool {
         if self.served.load(Ordering::Relaxed) {
             self.list_is_closed.store(true, Ordering::Relaxed);

@@ -23,8 +23,8 @@ pub use key::{KeySource, KeyWord};
 pub use rules::Rules;
 pub use state::{EngineState, News, StateCounts, StateRecord};
 
-/// Rest of an engine that serves another model, refuses our key or lacks a partner, in ms. It ends by what this or
-/// another engine tells of itself next.
+/// Rest of an engine that serves another model, refuses our key or lacks a partner, in ms. It ends
+/// by what this or another engine tells of itself next.
 const OUT_REST_MS: u64 = 3_600_000;
 
 /// Rest of an engine whose process may be another one, in ms. It ends by its next list of models,
