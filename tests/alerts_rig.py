@@ -42,6 +42,7 @@ preset = "mooncake-store-0.30"
 [pool]
 kind = "mooncake"
 addresses = ["{pool}"]
+admins = ["{admin}"]
 deadline_ms = 200
 """
 EVENTS = """[events]
@@ -110,10 +111,10 @@ class Site:
         (self.address,) = self.gateway.wait_for(r"listening on http://([0-9.:]+)")
 
     def pool(self):
-        """A Mooncake master, and its lines of the configuration."""
+        """A Mooncake master, and its lines of the configuration. Nobody stores anything there, which it says itself: it is not for wrong names."""
         master = self.rig.run(f"{self.name}-pool", "sim", "mooncake", "--port", 0, "--admin-port", 0)
-        (address,) = master.wait_for(r"([0-9.]+:[0-9]+)")
-        return master, POOL.format(pool=address)
+        address, admin = master.wait_for(r"master on ([0-9.:]+), admin http://([0-9.:]+)")
+        return master, POOL.format(pool=address, admin=admin)
 
     def publishers(self):
         """One for each prefiller, and their lines of the configuration."""
@@ -285,8 +286,7 @@ def wrong_seed(site):
     demo = site.rig.run(f"{site.name}-demo", "demo", "--port", 0, "--tokens-per-s", 500)
     prefill, decode, master, admin = demo.wait_for(r"prefillers ([^;]+); decoders ([^;]+);\n.* master on (\S+) \(admin http://([0-9.:]+)\)")
     site.prefill, site.decode = prefill.split(", "), decode.split(", ")
-    lines = POOL.format(pool=master).replace("deadline_ms", f'admins = ["{admin}"]\ndeadline_ms')
-    return lambda: (site.serve(WRONG_SEED + lines), site.clients(2))
+    return lambda: (site.serve(WRONG_SEED + POOL.format(pool=master, admin=admin)), site.clients(2))
 
 
 def events_lost(site):

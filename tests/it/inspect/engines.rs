@@ -215,6 +215,13 @@ async fn health_keys_ranks_and_tls_are_told_in_words() {
     let guarded = pair(|spec| spec.api_key = Some("sk-right".to_owned())).await;
     let sets = named(&guarded, &[]);
     expect(&check(&sets), 0, &["warn prefiller", "it wants a key: set engine.api_key"]);
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    let sets_with_keys = [sets.clone(), vec![set("auth.keys_file", keys.path().display())]].concat();
+    expect(
+        &check(&sets_with_keys),
+        3,
+        &["BAD  prefiller", "clients' keys end at the gateway: set engine.api_key"],
+    );
     for (key, code, words) in
         [("sk-wrong", 3, "it does not take engine.api_key"), ("sk-right", 0, "served as sim")]
     {
