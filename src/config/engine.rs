@@ -11,8 +11,8 @@ section! {
         /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the
         /// client's is passed on.
         api_key: Option<Secret> = None, AfterRestart, Rule::Secret { variable: "OPENAI_API_KEY" };
-        /// Time for which a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`), where
-        /// its hand-offs don't tell it.
+        /// Time for which a prefiller keeps KV for a decoder, ms, where its hand-offs don't tell it
+        /// (vLLM's `kv_lease_duration`).
         lease_ms: u64 = 30_000, AtOnce, ms(1);
         /// Time for which a prefill goes on after its client left, ms, so that KV that is finished
         /// in this time can be released; longer ones are hung up on.
