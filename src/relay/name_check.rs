@@ -315,11 +315,11 @@ async fn look_again(finder: &Finder, prompt: StoredPrompt) -> LookedUp {
     let mut looked = LookedUp { run, pool: None, in_part: false, events: None };
     for look in LOOKS {
         sleep_until(at + look).await;
-        if let Some(query) = pool.as_ref().filter(|_| looked.pool != Some(true))
-            && let Some(presence) = finder.check(query).await
-        {
-            looked.pool = Some(presence.has_any());
-            looked.in_part = presence.remnant == Remnant::Keys;
+        if let Some(query) = pool.as_ref().filter(|_| looked.pool != Some(true)) {
+            // A pool that has gone meanwhile may have had the prompt: the last look counts.
+            let presence = finder.check(query).await;
+            looked.pool = presence.as_ref().map(|presence| presence.has_any());
+            looked.in_part = presence.is_some_and(|presence| presence.remnant == Remnant::Keys);
         }
         if let (Some(events), Some(job)) = (&finder.events, &told)
             && looked.events != Some(true)

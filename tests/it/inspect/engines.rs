@@ -2,6 +2,7 @@
 
 use axum::Router;
 use axum::routing::get;
+use pd_proxy::auth::Digest;
 use pd_proxy::prompt::Today;
 use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, FaultKind, Role};
 use tokio::task::JoinSet;
@@ -216,6 +217,8 @@ async fn health_keys_ranks_and_tls_are_told_in_words() {
     let sets = named(&guarded, &[]);
     expect(&check(&sets), 0, &["warn prefiller", "it wants a key: set engine.api_key"]);
     let keys = tempfile::NamedTempFile::new().unwrap();
+    let digest = Digest::of(b"sk-a");
+    std::fs::write(keys.path(), format!("[[key]]\nname = \"a\"\nsha256 = \"{digest}\"\n")).unwrap();
     let sets_with_keys = [sets.clone(), vec![set("auth.keys_file", keys.path().display())]].concat();
     expect(
         &check(&sets_with_keys),
