@@ -25,6 +25,8 @@ pub struct Identity {
     /// It was out of reach since the last answer.
     away: bool,
     started_s: Option<f64>,
+    /// A hand-off has shown a restart that the start time will show as well.
+    told_by_id: bool,
     /// It was asked when it started, and was not out of reach since.
     start_asked: bool,
     /// It was asked for its models since it was out of reach, or refused one.
@@ -97,6 +99,7 @@ impl Identity {
         if restarted {
             self.ids.clear();
             self.models_asked = false;
+            self.told_by_id = true;
         } else if self.ids.len() == MOST_IDS {
             self.ids.remove(0);
         }
@@ -111,6 +114,7 @@ impl Identity {
         self.start_asked = true;
         let (Some(now_s), before_s) = (started_s, self.started_s) else { return false };
         self.started_s = Some(now_s);
+        let is_told = std::mem::take(&mut self.told_by_id);
         let restarted = before_s.is_some_and(|before_s| (now_s - before_s).abs() >= SAME_START_S);
         if restarted {
             // Its ids are new as well, and are not to be taken for another restart.
@@ -119,7 +123,7 @@ impl Identity {
             self.models_asked = false;
         }
         self.away = false;
-        restarted
+        restarted && !is_told
     }
 }
 
@@ -166,6 +170,17 @@ mod tests {
         (0..20).for_each(|_| assert!(!it.answered(1)));
         assert!(it.began(Some(1_700_000_100.0)));
         assert!(!it.answered(2), "the same restart");
+    }
+
+    #[test]
+    fn a_restart_that_an_id_has_shown_is_not_counted_by_its_start_again() {
+        let mut it = Identity::default();
+        assert!(!it.began(Some(100.0)) && !it.answered(1));
+        it.away();
+        assert!(it.answered(2));
+        assert!(!it.began(Some(200.0)), "the same restart");
+        it.away();
+        assert!(it.began(Some(300.0)), "the next one");
     }
 
     #[test]
