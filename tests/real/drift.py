@@ -11,27 +11,29 @@
 The facts are in drift/*.toml: what is relied on, where in a wheel it is, and which file of ours uses it. drift/readings.json has
 what was read of each, and in which release. Wheels come from the index that pip is configured for. Python 3.11, nothing else.
 
-Exit status: 0 nothing moved, 1 something did, 2 a wheel could not be read, 77 none could (no index).
+Exit status: 0 nothing moved, 1 something did, 2 a wheel could not be read, 77 there is no index.
 """
 
 import argparse
 import difflib
 import json
+import re
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
 from drift_symbols import KINDS, Reading, look
-from drift_wheels import Index, Unreadable
+from drift_wheels import Index, NoIndex, Unreadable
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = Path(__file__).resolve().parent / "drift"
 READINGS = FACTS / "readings.json"
-# Lines of a difference that are shown, and names of a set.
+# Lines of a difference that are shown, names of a set, columns, and columns from which on a line is broken into its parts.
 MAX_LINES = 24
 MAX_NAMES = 40
 WIDTH = 160
+BROKEN = 120
 SAME, MOVED, GONE, NEW = "same", "moved", "gone", "new"
 
 
@@ -94,6 +96,12 @@ def bounded(lines, most):
     return shown + [f"… and {len(lines) - most} more lines"] if len(lines) > most else shown
 
 
+def broken(text):
+    """Lines of a source; long ones are broken where their parts begin, so that a difference is in what is shown."""
+    for line in text.splitlines():
+        yield from re.sub(r", |(?=@)", "\n", line).splitlines() if len(line) > BROKEN else [line]
+
+
 def difference(old, new):
     """Lines that say what moved between two readings."""
     if old.names is not None or new.names is not None:
@@ -103,7 +111,7 @@ def difference(old, new):
         return bounded(lines or [f"in another order: {', '.join(after)}"], MAX_NAMES)
     if old.text is None or new.text is None:
         return []
-    lines = difflib.unified_diff(old.text.splitlines(), new.text.splitlines(), lineterm="", n=1)
+    lines = difflib.unified_diff(list(broken(old.text)), list(broken(new.text)), lineterm="", n=1)
     return bounded([line for line in lines if not line.startswith(("---", "+++"))], MAX_LINES)
 
 
@@ -225,10 +233,10 @@ def main():
             try:
                 moved |= run(index, packages[name], options)
             except Unreadable as why:
-                unread.append(name)
+                unread.append(type(why))
                 print(f"\n=== {name}: NOT READ: {why}")
-    if len(unread) == len(options.package):
-        print("NOT RUN: no package could be read")
+    if unread.count(NoIndex) == len(options.package):
+        print("NOT RUN: no index of packages knows any of them")
         return 77
     return 2 if unread else int(moved)
 

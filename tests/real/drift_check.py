@@ -3,7 +3,7 @@ means nothing is not."""
 
 import ast
 
-from drift_symbols import KINDS, files_of, find, look, sought
+from drift_symbols import KINDS, files_of, find, look, sought, symbols_of
 
 
 def planted(fact, body):
@@ -36,7 +36,7 @@ def planted(fact, body):
 def removed(fact, body):
     """A file in which the symbol has another name."""
     tree = ast.parse(body)
-    for node in find(tree, fact["symbol"]):
+    for node in [node for symbol in symbols_of(fact) for node in find(tree, symbol)]:
         if hasattr(node, "name"):
             node.name = "planted"
         else:

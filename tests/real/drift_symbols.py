@@ -209,25 +209,42 @@ def read_texts(fact, members, read):
     return Reading(names=found) if found else None
 
 
+def symbols_of(fact):
+    """The symbol, and the names that it had before."""
+    return [fact.get("symbol", ""), *fact.get("once", [])]
+
+
+def found_in(file, fact, read):
+    """The statements of the fact's symbol in a file, under its name of today."""
+    tree = parse(read(file), file)
+    for symbol in symbols_of(fact) if tree else []:
+        nodes = find(tree, symbol)
+        for node in nodes:
+            if hasattr(node, "name"):
+                node.name = fact["symbol"].rsplit(".", 1)[-1]
+        if nodes:
+            return nodes
+    return []
+
+
 def look(fact, members, read):
     """Reads a fact; None if there is no such file or symbol. Where its file has none, files of the same name are tried."""
-    if KINDS[fact["kind"]] is None:
+    reader = KINDS[fact["kind"]]
+    if reader is None:
         return read_texts(fact, members, read)
     files = files_of(fact, members)
-    symbol = fact.get("symbol", "")
-    found = [node for file in files for tree in [parse(read(file), file)] if tree for node in find(tree, symbol)]
+    found = [node for file in files for node in found_in(file, fact, read)]
     if found:
-        return KINDS[fact["kind"]](found, fact)
-    if not symbol:
+        return reader(found, fact)
+    if not fact.get("symbol"):
         return None
     named = [fact["file"]] if isinstance(fact["file"], str) else fact["file"]
     ends = {file.rsplit("/", 1)[-1] for file in named}
     others = list(fact.get("before", [])) + [member for member in members if member.rsplit("/", 1)[-1] in ends]
     for file in others:
-        tree = parse(read(file), file) if file in members and file not in files else None
-        nodes = find(tree, symbol) if tree else []
-        if nodes:
-            reading = KINDS[fact["kind"]](nodes, fact)
+        found = found_in(file, fact, read) if file in members and file not in files else []
+        if found:
+            reading = reader(found, fact)
             reading.place = file
             return reading
     return None

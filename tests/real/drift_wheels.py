@@ -29,6 +29,10 @@ class Unreadable(Exception):
     """A release that can't be read, and why."""
 
 
+class NoIndex(Unreadable):
+    """Nothing is known of a package at all: most likely no index can be reached."""
+
+
 def version_key(version):
     """Orders versions as far as the packages here write them: numbers, then rc before final before post."""
     numbers = [int(n) for n in re.match(r"[\d.]+", version)[0].strip(".").split(".")]
@@ -109,7 +113,8 @@ class Release:
     def open(self, archive):
         self.archive = archive
         if self.members is None:
-            self.members = sorted(archive.names())
+            # A name that leads out of the folder is none of ours to write.
+            self.members = sorted(name for name in archive.names() if not Path(name).is_absolute() and ".." not in Path(name).parts)
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "members.json").write_text(json.dumps(self.members))
 
@@ -182,9 +187,9 @@ class Index:
             try:
                 self.known[package] = self.pip.candidates(package)
             except Exception as why:  # pip's own errors are many, and none is ours
-                raise Unreadable(f"{package}: pip finds no releases: {why}") from why
+                raise NoIndex(f"{package}: pip finds no releases: {why}") from why
             if not self.known[package]:
-                raise Unreadable(f"{package}: the index has no release that can be read")
+                raise NoIndex(f"{package}: the index has no release that can be read")
         return self.known[package]
 
     def newest(self, package):
