@@ -175,6 +175,10 @@ real-turns:
 real-resume:
     tests/real/resume.sh
 
+# What moved in newer releases of engines and pools of what is relied on here; `-- --help` has its options
+drift *ARGS:
+    tests/real/drift.py {{ ARGS }}
+
 # --- speed ---
 
 # The whole way: CPU time per request and chunk, memory per stream; `-- --help` has its options
