@@ -7,9 +7,13 @@ fingerprint is made of node types and values only, so that it is the same under 
 import ast
 import fnmatch
 import hashlib
+from pathlib import PurePosixPath
 
 # Methods of routers that say where a route is.
 METHODS = ("get", "post", "put", "delete", "patch", "head", "websocket")
+# Folders above a file, and files below them, in which a symbol is looked for that has left it.
+UPWARDS = 2
+MAX_BESIDE = 80
 # Characters of a fingerprint.
 PRINT_CHARS = 16
 
@@ -189,10 +193,21 @@ def parse(body, place):
         return None
 
 
+def patterns_of(fact):
+    return [fact["file"]] if isinstance(fact["file"], str) else fact["file"]
+
+
 def files_of(fact, members):
     """The files that a fact is read from, as this release names them."""
-    patterns = [fact["file"]] if isinstance(fact["file"], str) else fact["file"]
-    return [member for member in members if any(fnmatch.fnmatch(member, pattern) for pattern in patterns)]
+    return [member for member in members if any(fnmatch.fnmatch(member, pattern) for pattern in patterns_of(fact))]
+
+
+def files_or_moved(fact, members):
+    """The same, and where they are now if their folder has moved: `a/v1/x.py` to `a/b/v1/x.py`."""
+    files = files_of(fact, members)
+    tails = ["*/" + pattern.partition("/")[2] for pattern in patterns_of(fact)]
+    moved = [member for member in members if any(fnmatch.fnmatch(member, tail) for tail in tails)]
+    return (files, None) if files or not moved else (moved, moved[0])
 
 
 def sought(fact):
@@ -202,11 +217,12 @@ def sought(fact):
 
 def read_texts(fact, members, read):
     """Which of the names are in a file of any kind. Words of four bytes are found by chance in one of a thousand programs."""
-    bodies = [read(member) for member in files_of(fact, members)]
+    files, place = files_or_moved(fact, members)
+    bodies = [read(member) for member in files]
     if not bodies:
         return None
     found = [name for name, wanted in sought(fact).items() if any(wanted in body for body in bodies)]
-    return Reading(names=found) if found else None
+    return Reading(names=found, place=place) if found else None
 
 
 def symbols_of(fact):
@@ -227,22 +243,31 @@ def found_in(file, fact, read):
     return []
 
 
+def elsewhere(fact, members, files):
+    """Files in which a symbol may be that has left its own: those where it was, those of the same name, those beside it."""
+    named = patterns_of(fact)
+    ends = {file.rsplit("/", 1)[-1] for file in named}
+    folders = [str(parent) + "/" for file in named for parent in list(PurePosixPath(file).parents)[:UPWARDS]]
+    beside = [member for folder in folders for member in members if member.startswith(folder) and member.endswith(".py")]
+    tried = [*fact.get("before", []), *(member for member in members if member.rsplit("/", 1)[-1] in ends), *beside[:MAX_BESIDE]]
+    return [file for file in dict.fromkeys(tried) if file in members and file not in files]
+
+
 def look(fact, members, read):
-    """Reads a fact; None if there is no such file or symbol. Where its file has none, files of the same name are tried."""
+    """Reads a fact; None if there is no such file or symbol. Where its file has none, others are tried."""
     reader = KINDS[fact["kind"]]
     if reader is None:
         return read_texts(fact, members, read)
-    files = files_of(fact, members)
+    files, place = files_or_moved(fact, members)
     found = [node for file in files for node in found_in(file, fact, read)]
     if found:
-        return reader(found, fact)
+        reading = reader(found, fact)
+        reading.place = place
+        return reading
     if not fact.get("symbol"):
         return None
-    named = [fact["file"]] if isinstance(fact["file"], str) else fact["file"]
-    ends = {file.rsplit("/", 1)[-1] for file in named}
-    others = list(fact.get("before", [])) + [member for member in members if member.rsplit("/", 1)[-1] in ends]
-    for file in others:
-        found = found_in(file, fact, read) if file in members and file not in files else []
+    for file in elsewhere(fact, members, files):
+        found = found_in(file, fact, read)
         if found:
             reading = reader(found, fact)
             reading.place = file
