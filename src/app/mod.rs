@@ -44,6 +44,7 @@ use crate::relay::budget::Retries;
 use crate::relay::decision_log::DecisionLog;
 use crate::relay::forced_tool_calls::Forced;
 use crate::relay::lookup::{self, HitSource};
+use crate::relay::media::MediaLengths;
 use crate::relay::name_check::NameCheck;
 use crate::relay::pool_wait::{StoreWaitPolicy, Stored};
 use crate::relay::release::ReleaseQueue;
@@ -147,7 +148,7 @@ impl App {
         let (keys, fleet) = (limits::open_keys(&config.auth, &meters)?, Arc::new(fleet::fleet(config).await));
         let (engine_tls, tls) = load_tls(config)?;
         let (control, edge) = (control(config, &engine_tls, &via)?, settings::edge(config)?);
-        let asker = asker(&control, &edge);
+        let (asker, traces) = (asker(&control, &edge), Traces::start(config)?);
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
@@ -166,6 +167,7 @@ impl App {
             finder,
             name_check,
             affinity: Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms)),
+            media: MediaLengths::default(),
             decision_log: DecisionLog::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
@@ -177,7 +179,6 @@ impl App {
             probe: settings::probe_settings(config),
         });
         let mut tasks = JoinSet::from_iter([relay.clone().check_names(stored)]);
-        let traces = Traces::start(config)?;
         let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
         if let Some(prompts) = prompts {
             let (time, meters) = (control_time.clone(), meters.clone());

@@ -103,11 +103,6 @@ impl Items {
         self.items.is_empty()
     }
 
-    /// Size of the item `at`, in bytes.
-    pub fn len_bytes(&self, at: usize) -> usize {
-        self.items.get(at).map_or(0, Bytes::len)
-    }
-
     /// Body for the encoder of the item `at`: the item alone, and one token at most.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ pub mod guard;
 pub mod kv_transfer;
 pub mod layerwise;
 pub mod lease;
+pub mod media;
 pub mod mooncake;
 mod moriio;
 mod nixl_push;

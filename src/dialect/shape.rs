@@ -1,12 +1,13 @@
-//! Facts of a body that routing needs. They are read from the top-level members; nothing is parsed
-//! deeper.
+//! Facts of a body that routing needs. They are read from the top-level members, and from what the
+//! scan has noted of media; nothing is parsed deeper.
 
 use std::borrow::Cow;
 
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
+use crate::dialect::media::{media, text_tokens};
 use crate::dialect::resume::AbortSign;
-use crate::route::estimate;
+use crate::route::estimate::{self, KINDS, MediaEstimate};
 
 /// The facts of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +16,12 @@ pub struct Shape {
     pub stream: bool,
     /// The model that it names.
     pub model: Option<String>,
-    /// Prompt length, estimated from the size of the body.
+    /// Prompt length, estimated from the size of the body and the number of media in it.
     pub prompt_tokens: u64,
+    /// Of this, what is text.
+    pub text_tokens: u64,
+    /// Images, sounds, films and files in the prompt.
+    pub media: MediaEstimate,
     /// Expected length of the answer.
     pub output_tokens: u64,
     /// The longest answer that the client wants, if it says.
@@ -130,10 +135,13 @@ impl Shape {
         let bypass = bypass(api, body, true);
         let prompts = if bypass == Some(Bypass::SeveralPrompts) { prompts(body) } else { 1 };
         let packs = matches!(api, Api::Chat | Api::Completions);
+        let (text_tokens, media) = (text_tokens(body), media(body));
         Shape {
             stream: body.get("stream").and_then(|v| v.as_bool()).unwrap_or(false),
             model: body.get("model").and_then(|v| v.as_str().map(Cow::into_owned)),
-            prompt_tokens: estimate::prompt_tokens(body.bytes().len()),
+            prompt_tokens: text_tokens + media.tokens(),
+            text_tokens,
+            media,
             output_tokens: estimate::output_tokens(most_tokens).saturating_mul(prompts),
             most_tokens,
             answers: number("n").unwrap_or(1).max(1),
@@ -143,6 +151,12 @@ impl Shape {
             background: api == Api::Responses && asks_for(body, "background"),
             given_up: AbortSign::of(api, body),
         }
+    }
+
+    /// Estimates the prompt's length anew, with so many tokens for a medium of each kind.
+    pub fn estimate_media(&mut self, each: [u32; KINDS]) {
+        self.media.each = each;
+        self.prompt_tokens = self.text_tokens + self.media.tokens();
     }
 }
 

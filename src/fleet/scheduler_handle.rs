@@ -211,10 +211,10 @@ impl SchedulerHandle {
 
     /// Others gave one of its ranks, or all of it, so many requests, as its own metrics tell.
     pub fn set_external_requests(self: &Arc<Self>, id: InstanceId, rank: Option<Rank>, requests: f64) {
-        let members = self.members.load();
+        let (now, members) = (self.now(), self.members.load());
         self.with(id, |state, lane| {
             if members.get(lane).is_some_and(|its| its.rank == rank) {
-                state.board.set_external_requests(lane, requests);
+                state.board.set_external_requests(now, lane, requests);
             }
         });
     }

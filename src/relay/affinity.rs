@@ -60,7 +60,7 @@ impl Affinity {
             return 0;
         }
         let block_tokens = u64::from(job.block_tokens);
-        let predicted = job.in_engine_tokens(u64::from(terms.hit.any_tokens), reported.prompt_tokens);
+        let predicted = job.in_engine_tokens(u64::from(terms.hit.any_tokens), reported);
         let reported = reported.cached_tokens;
         let verdict = Verdict::of(predicted, reported, block_tokens);
         let changes = self.judge(job, terms, reported, verdict);
@@ -78,7 +78,7 @@ impl Affinity {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.reported_ever |= usage.cached.is_some_and(|tokens| tokens > 0);
         let cached_tokens = usage.cached.or(state.reported_ever.then_some(0));
-        Reported { prompt_tokens: usage.prompt, cached_tokens }
+        Reported { prompt_tokens: usage.prompt, cached_tokens, estimate_tokens: None }
     }
 
     fn judge(

@@ -14,6 +14,7 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use crate::codec::json::Edit;
+use crate::dialect::Shape;
 use crate::dialect::encode::{Encoded, Items};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Need, Outcome, Pace, Reservation, Role};
@@ -24,7 +25,6 @@ use crate::relay::progress::Waiting;
 use crate::relay::vacancy::Passage;
 use crate::relay::whole_answer::{SizeLimit, whole};
 use crate::relay::{Relay, Tries, refusals, traced};
-use crate::route::estimate;
 use crate::upstream::Written;
 use crate::util::rng;
 
@@ -103,7 +103,9 @@ impl Relay {
     /// One item, on as many encoders as it takes.
     async fn encode_item(&self, ask: &Ask, items: &Items, at: usize) -> Result<ItemEnd, Error> {
         let body = items.body(at).map_err(|e| Error::new(Kind::InvalidJson, e.to_string()))?;
-        let tokens = estimate::prompt_tokens(items.len_bytes(at));
+        let mut shape = Shape::read(ask.api, &body);
+        self.media.estimate(&mut shape);
+        let tokens = shape.prompt_tokens;
         let mut tries = Tries::new(self.settings.now().attempts);
         loop {
             let need = Need { tokens, tried: &tries.tried, random: rng::random(), ..Need::default() };
@@ -113,7 +115,7 @@ impl Relay {
             // Engines that meet an id again take it for the same request.
             let id = format!("{}:{at}:{:06x}", ask.id, rng::random() & 0xff_ffff);
             let mut item = ask.under(&id);
-            item.received.body = body.clone();
+            (item.received.body, item.received.shape) = (body.clone(), shape.clone());
             let failure = match self.encode_once(&item, &reservation).await {
                 Ok(end) => {
                     self.compare_refusals(&ask.id, end.status(), &mut tries);

@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use crate::dialect::media::media_index;
 use crate::fleet::Fleet;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::lookup::{Blocks, PromptLookup};
@@ -27,6 +29,8 @@ const OWN_BLOCK_TOKENS: usize = 16;
 /// the prefiller that gets the prompt, which costs more than all else of a long text
 /// (benches/RESULTS.md); what is known to a quarter of a kilotoken is known well enough.
 const TEXT_BLOCK_BYTES: usize = 1024;
+/// Limit for the blocks of one prompt that media add to: those of the largest body of text.
+const MOST_BLOCKS: usize = 65_536;
 
 /// A prompt's tokens.
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +79,43 @@ fn own_blocks(ask: &ReceivedRequest, tokens: Option<KnownTokens<'_>>) -> Blocks 
     }
     for member in PROMPT_MEMBERS {
         if let Some(value) = ask.body.get(member) {
-            // A list of messages grows at its end: what is in front of its closing bracket stays.
-            let text = value.raw().trim_ascii_end();
-            let text = text.strip_suffix(b"]").unwrap_or(text);
-            text.chunks_exact(TEXT_BLOCK_BYTES).for_each(|block| chain.push(block));
+            push_value(&mut chain, ask, value.range());
         }
     }
     chain.blocks(estimate::prompt_tokens(TEXT_BLOCK_BYTES))
+}
+
+/// Names the text of one member in blocks, and each medium in it as a whole: as many blocks as its
+/// tokens are.
+fn push_value(chain: &mut Chain, ask: &ReceivedRequest, value: Range<usize>) {
+    let bytes = ask.body.bytes();
+    let mut from = value.start;
+    for medium in ask.body.media() {
+        let range = medium.range();
+        if range.start < from || range.end > value.end {
+            continue;
+        }
+        let blocks = bytes[from..range.start].chunks_exact(TEXT_BLOCK_BYTES);
+        let rest = blocks.remainder();
+        blocks.for_each(|block| chain.push(block));
+        from = range.end;
+        let tokens = ask.shape.media.each[media_index(medium.kind())];
+        chain.push_medium(rest, &bytes[range], medium_blocks(tokens));
+    }
+    // A list of messages grows at its end: what is in front of its closing bracket stays.
+    let text = bytes[from..value.end].trim_ascii_end();
+    let text = text.strip_suffix(b"]").unwrap_or(text);
+    text.chunks_exact(TEXT_BLOCK_BYTES).for_each(|block| chain.push(block));
+}
+
+/// Blocks of a medium of so many tokens. The length is learned, and each change of the number
+/// shifts all that follows: so it has two binary digits, and changes seldom.
+fn medium_blocks(tokens: u32) -> u32 {
+    let block_tokens = u32::try_from(estimate::prompt_tokens(TEXT_BLOCK_BYTES)).unwrap_or(u32::MAX);
+    let blocks = (tokens + block_tokens / 2) / block_tokens;
+    let digits = u32::BITS - blocks.leading_zeros();
+    let dropped = digits.saturating_sub(2);
+    blocks >> dropped << dropped
 }
 
 /// Hashes, each of all before it.
@@ -101,6 +135,14 @@ impl Chain {
     fn push(&mut self, block: &[u8]) {
         self.last = xxh3_64_with_seed(block, self.last);
         self.hashes.push(self.last);
+    }
+
+    /// A medium after the `rest` of the text before it, as so many blocks. What follows is chained
+    /// to its data, not to that number.
+    fn push_medium(&mut self, rest: &[u8], data: &[u8], blocks: u32) {
+        self.last = xxh3_64_with_seed(data, xxh3_64_with_seed(rest, self.last));
+        let room = u32::try_from(MOST_BLOCKS.saturating_sub(self.hashes.len())).unwrap_or(u32::MAX);
+        self.hashes.extend((0..blocks.min(room)).map(|at| xxh3_64_with_seed(&at.to_le_bytes(), self.last)));
     }
 
     fn blocks(self, tokens: u64) -> Blocks {
@@ -132,10 +174,17 @@ fn session(ask: &ReceivedRequest) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+    use http::uri::PathAndQuery;
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::codec::json::{Object, ScanLimits};
+    use crate::dialect::{Api, Shape};
     use crate::endpoint::Endpoint;
     use crate::fleet::Role;
     use crate::pool::{LoadableBy, Lookup, Near, Presence, Tier, Verdict};
+    use crate::route::estimate::KINDS;
     use crate::route::{Hit, LaneId, Policy};
 
     /// Presence of 80 tokens that lie on the first of two prefillers' hosts, and the tokens that
@@ -173,5 +222,54 @@ mod tests {
         let fleet = Fleet::new(Policy::LeastWork);
         let pool = Some(Lookup { presence: Presence::default(), verdict: Verdict::TimedOut });
         assert_eq!(pool_hits(&PromptLookup { pool, ..PromptLookup::default() }, &fleet), PoolHits::default());
+    }
+
+    fn received(text: &str, each: u32) -> ReceivedRequest {
+        let body = Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap();
+        let mut shape = Shape::read(Api::Chat, &body);
+        shape.estimate_media([each; KINDS]);
+        ReceivedRequest {
+            api: Api::Chat,
+            id: "a".into(),
+            name: None,
+            target: PathAndQuery::from_static("/v1/chat/completions"),
+            headers: HeaderMap::new(),
+            body,
+            shape,
+            resume: None,
+            encodings: None,
+            http2: false,
+            arrived: Instant::now(),
+            trace: None,
+        }
+    }
+
+    #[test]
+    fn a_medium_is_named_as_a_whole_and_by_its_tokens() {
+        let chat = |system: &str, data: &str, text: &str| {
+            let url = format!("data:image/png;base64,{}", data.repeat(40_000));
+            format!(
+                r#"{{"messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}},{{"type":"text","text":"{text}"}}]}}]}}"#
+            )
+        };
+        let (system, text) = ("You help. ".repeat(300), "Tell me more. ".repeat(300));
+        let names = |body: &str, each: u32| own_blocks(&received(body, each), None).hashes.to_vec();
+        let alike = |a: &[u64], b: &[u64]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let first = names(&chat(&system, "iVBORw0KGgo", &text), 1_024);
+        // Three of the text before the image, four of the image, four of the text after it.
+        assert_eq!(first.len(), 3 + 4 + 4);
+        let other_text = names(&chat(&system, "iVBORw0KGgo", &"Why? ".repeat(900)), 1_024);
+        let other_image = names(&chat(&system, "iVBORw0KGgx", &text), 1_024);
+        assert_eq!([&other_text, &other_image].map(|it| alike(&first, it)), [3 + 4, 3]);
+        // What follows has the same names, however long the image is taken to be.
+        let longer = names(&chat(&system, "iVBORw0KGgo", &text), 2_100);
+        assert_eq!((longer.len(), &longer[3 + 8..]), (3 + 8 + 4, &first[3 + 4..]));
+        assert_eq!(names(&chat(&system, "iVBORw0KGgo", &text), 10).len(), 3 + 4);
+    }
+
+    #[test]
+    fn lengths_that_are_about_the_same_are_as_many_blocks() {
+        let blocks = [1, 127, 128, 900, 1_024, 1_500, 1_600, 2_000, u32::MAX / 2].map(medium_blocks);
+        assert_eq!(blocks, [0, 0, 1, 4, 4, 6, 6, 8, 8_388_608]);
     }
 }

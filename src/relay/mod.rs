@@ -34,6 +34,7 @@ pub mod idle_timeout;
 mod job;
 mod legs;
 pub mod lookup;
+pub mod media;
 mod merged;
 pub mod name_check;
 mod origin;
@@ -93,6 +94,7 @@ use failure::Failure;
 use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::PromptLookup;
+use media::MediaLengths;
 use name_check::NameCheck;
 use origin::avoids_prefiller;
 use release::{HandoffGuard, ReleaseQueue};
@@ -130,6 +132,8 @@ pub struct Relay {
     pub name_check: NameCheck,
     /// Checks that predictions come true.
     pub affinity: Affinity,
+    /// Lengths of images, sounds, films and files.
+    pub media: MediaLengths,
     /// Reason why the last requests went where they went.
     pub decision_log: DecisionLog,
     /// Lookup of a prompt's blocks.

@@ -42,7 +42,12 @@ pub(super) struct Answered {
 impl PrefillReport {
     /// The prefiller has served, and its compute is free: its KV is still ours, on this
     /// reservation.
-    pub(super) fn book(mut self, handoff: Option<&Bytes>, reservation: &mut Reservation) -> Answered {
+    pub(super) fn book(
+        mut self,
+        ask: &Ask,
+        handoff: Option<&Bytes>,
+        reservation: &mut Reservation,
+    ) -> Answered {
         let (relay, usage) = (&self.relay, self.said.usage());
         relay.fleet.report(reservation.instance(), Outcome::Served);
         reservation.instance().meter().done(self.took());
@@ -69,7 +74,8 @@ impl PrefillReport {
             reservation.instance().know(Arc::new(peer));
         }
         self.span.ended(self.answered);
-        let reported = relay.affinity.reported(usage);
+        let estimate_tokens = relay.media.learn(ask, usage.prompt);
+        let reported = Reported { estimate_tokens, ..relay.affinity.reported(usage) };
         reservation.hold(self.answered, reported);
         Answered { at: self.answered, usage, reported }
     }

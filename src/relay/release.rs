@@ -34,6 +34,7 @@ use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::pause;
 use crate::relay::refusals::fetched_or_told;
 use crate::upstream::Written;
+use crate::util::boot_clock::BootInstant;
 use crate::util::rng;
 
 mod guard;
@@ -114,7 +115,7 @@ struct Lost {
     ask: Arc<Ask>,
     handoff: Bytes,
     prefiller: InstanceId,
-    born: Instant,
+    born: BootInstant,
     /// The prefiller may have let go of it.
     late: bool,
 }
@@ -261,7 +262,7 @@ impl Relay {
             }
             Left::Legs(legs) => legs.await,
             Left::Handoff(lost) => {
-                let end = lost.born + lease(&lost.handoff, self.settings.now().lease);
+                let end = lost.born.after(lease(&lost.handoff, self.settings.now().lease));
                 // Not even begun when the lease is over: what is fetched then may be another
                 // prompt's.
                 let done = Instant::now() < end

@@ -294,7 +294,7 @@ fn continued(
 ) -> Result<ReceivedRequest, crate::codec::json::JsonError> {
     let body = Object::scan(body, ScanLimits::default())?;
     let ask = ask.instead(PathAndQuery::from_static("/v1/completions"), body);
-    Ok(ReceivedRequest { shape: Shape { prompt_tokens, ..ask.shape }, ..ask })
+    Ok(ReceivedRequest { shape: Shape { prompt_tokens, text_tokens: prompt_tokens, ..ask.shape }, ..ask })
 }
 
 impl Relay {

@@ -7,8 +7,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::codec::json::Object;
 use crate::dialect::offers::{self, Context, KeptKv, Offer, Wanted};
 use crate::dialect::returned::{self, Returned};
@@ -16,12 +14,13 @@ use crate::fleet::{Instance, Reservation, Sign};
 use crate::obs::Meters;
 use crate::relay::Relay;
 use crate::relay::ask::{Ask, ReceivedRequest};
+use crate::util::boot_clock::BootInstant;
 
 /// KV that decoders keep for the next turns of conversations.
 #[derive(Debug)]
 pub struct Offers {
     all: Mutex<offers::Offers<Arc<Instance>>>,
-    born: Instant,
+    born: BootInstant,
     meters: Arc<Meters>,
 }
 
@@ -70,7 +69,7 @@ impl Offers {
         // A rate sees the first of each.
         Outcome::ALL.iter().for_each(|outcome| meters.kv_offers(outcome.name(), 0));
         meters.kv_offered(0);
-        Offers { all: Mutex::default(), born: Instant::now(), meters }
+        Offers { all: Mutex::default(), born: BootInstant::now(), meters }
     }
 
     /// Drops all: what engines compute has changed.

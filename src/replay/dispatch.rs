@@ -191,7 +191,7 @@ impl Dispatch for Director {
 
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>) {
         let done = cached_tokens.map_or(Done::Failed, |cached| {
-            Done::Computed(Reported { prompt_tokens: None, cached_tokens: Some(u64::from(cached)) })
+            Done::Computed(Reported { cached_tokens: Some(u64::from(cached)), ..Reported::default() })
         });
         self.board.done(now, Booking(booking), done);
     }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::scheduler::Reported;
+
 /// Seconds; of a moment: since whenever the caller began to count.
 pub type Seconds = f64;
 
@@ -72,10 +74,11 @@ impl Job {
     }
 
     /// Tokens of an estimated prompt in the engine's own measure, once it has counted the prompt.
-    pub fn in_engine_tokens(&self, tokens: u64, counted: Option<u64>) -> u64 {
-        match counted {
-            Some(counted) if !self.exact && self.prompt_tokens > 0 => {
-                tokens.saturating_mul(counted) / u64::from(self.prompt_tokens)
+    pub fn in_engine_tokens(&self, tokens: u64, reported: Reported) -> u64 {
+        let estimated = reported.estimate_tokens.unwrap_or(self.prompt_tokens);
+        match reported.prompt_tokens {
+            Some(counted) if !self.exact && estimated > 0 => {
+                tokens.saturating_mul(counted) / u64::from(estimated)
             }
             _ => tokens,
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::choose::Standing;
-use super::cost::Service;
+use super::cost::{PrefillCosts, Service};
 use super::job::{Hit, Job, Seconds};
 use super::learn::PrefillWork;
 use super::scheduler::Reported;
@@ -74,14 +74,41 @@ pub(super) struct Lane {
     pub(super) held_tokens: u64,
     /// Time at which the oldest commitment began.
     head_since_s: Seconds,
+    /// Time that it waited since for the work of others, as earlier looks told.
+    head_delayed_s: Seconds,
     link_until_s: Seconds,
-    /// Work that others committed, as the engine's own metrics tell.
-    pub(super) external_s: Seconds,
+    /// Work that others committed, as the engine's own metrics told.
+    external: ExternalWork,
     /// Prefills that ended at the same time, until something ends later: an engine computes short
     /// prompts together, and only the time of all of them tells anything.
     together: Option<ConcurrentPrefills>,
     /// Seconds that it takes for one second of its class.
     slowness: f64,
+}
+
+/// Work that others gave a lane, as of one look at it. It is done first, as time passes: nobody
+/// knows what they gave it since.
+#[derive(Clone, Copy, Debug, Default)]
+struct ExternalWork {
+    seconds: Seconds,
+    /// Time of the look.
+    seen_s: Seconds,
+}
+
+impl ExternalWork {
+    /// Part of it that is left.
+    fn left_s(&self, now: Seconds) -> Seconds {
+        (self.until_s() - now).clamp(0.0, self.seconds)
+    }
+
+    /// Time that it takes of what has the lane from `since_s` until `now`.
+    fn taken_s(&self, since_s: Seconds, now: Seconds) -> Seconds {
+        (self.until_s().min(now) - since_s.max(self.seen_s)).max(0.0)
+    }
+
+    fn until_s(&self) -> Seconds {
+        self.seen_s + self.seconds
+    }
 }
 
 /// Prefills that ended together.
@@ -102,6 +129,8 @@ pub(super) struct ConcurrentPrefills {
 pub(super) struct LaneBooking {
     pub(super) number: u64,
     pub(super) job: Arc<Job>,
+    /// Tokens of its prompt, as known now.
+    pub(super) tokens: u32,
     pub(super) hit: Hit,
     /// Predicted compute time, here.
     pub(super) prefill_s: Seconds,
@@ -125,8 +154,9 @@ impl Lane {
             booked_tokens: 0,
             held_tokens: 0,
             head_since_s: 0.0,
+            head_delayed_s: 0.0,
             link_until_s: 0.0,
-            external_s: 0.0,
+            external: ExternalWork::default(),
             together: None,
             slowness: 1.0,
         }
@@ -136,32 +166,54 @@ impl Lane {
     pub(super) fn backlog_s(&self, now: Seconds) -> Seconds {
         let own = self.booked.front().map_or(0.0, |head| {
             // A head that takes longer than predicted uses up its own seconds, not those of who
-            // stands behind it.
-            let spent_s = (now - self.head_since_s).clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
+            // stands behind it. Meanwhile the work of others uses up only its own.
+            let spent_s = now - self.head_since_s - self.delayed_s(now);
+            let spent_s = spent_s.clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
             (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
         });
-        own + self.external_s
+        own + self.external.left_s(now)
+    }
+
+    /// Others have given it so many seconds of work, as was seen at `now`.
+    pub(super) fn set_external_s(&mut self, seconds: Seconds, now: Seconds) {
+        self.head_delayed_s = self.delayed_s(now);
+        self.external = ExternalWork { seconds: seconds.max(0.0), seen_s: now };
+    }
+
+    /// Time by which the work of others delays its oldest commitment until `now`.
+    fn delayed_s(&self, now: Seconds) -> Seconds {
+        self.head_delayed_s + self.external.taken_s(self.head_since_s, now)
+    }
+
+    /// The oldest commitment is another one.
+    fn begin_head(&mut self, now: Seconds) {
+        (self.head_since_s, self.head_delayed_s) = (now, 0.0);
     }
 
     /// The first moment at which its backlog is below `open_s`, if time alone leads to that: past
     /// ones for one that has nothing to do.
     pub(super) fn opens_s(&self, open_s: Seconds) -> Option<Seconds> {
         let Some(head) = self.booked.front() else {
-            return (self.external_s < open_s).then_some(Seconds::NEG_INFINITY);
+            return Some(match self.external.seconds < open_s {
+                true => Seconds::NEG_INFINITY,
+                false => self.external.until_s() - open_s + 1e-6,
+            });
         };
         let least_s =
             (self.booked_s - (1.0 - LEAST_OF_HEAD) * head.prefill_s).max(LEAST_OF_HEAD * head.prefill_s);
-        let after_s = (self.booked_s + self.external_s - open_s).max(0.0);
-        (least_s + self.external_s < open_s).then_some(self.head_since_s + after_s + 1e-6)
+        let after_s = (self.booked_s + self.delayed_s(Seconds::INFINITY) - open_s).max(0.0);
+        (least_s < open_s).then_some(self.head_since_s + after_s + 1e-6)
     }
 
     /// The moment at which it is expected to be free. Without a request it is: of such lanes the
-    /// one stands first that others gave least, and that is fastest.
+    /// one stands first that others gave nothing, or have given nothing for longest, and that is
+    /// fastest.
     pub(super) fn free_s(&self) -> Seconds {
-        if self.booked.is_empty() {
-            return IDLE_SINCE_S + self.external_s + self.slowness();
+        match self.booked.is_empty() {
+            true if self.external.seconds > 0.0 => self.external.until_s(),
+            true => IDLE_SINCE_S + self.slowness(),
+            false => self.head_since_s + self.booked_s + self.delayed_s(Seconds::INFINITY),
         }
-        self.head_since_s + self.booked_s + self.external_s
     }
 
     /// Standing for a request whose random number, 0 to 1, is `draw`.
@@ -213,7 +265,7 @@ impl Lane {
             self.trial = Some((booked.number, now + TRIAL_S));
         }
         if self.booked.is_empty() {
-            self.head_since_s = now;
+            self.begin_head(now);
         }
         if restore_s > 0.0 {
             self.link_until_s = now + self.link_s(now) + restore_s;
@@ -231,7 +283,7 @@ impl Lane {
         let began_s = self.head_since_s.max(booked.committed_s);
         // The end of another one says nothing about how far the oldest is.
         if at == 0 {
-            self.head_since_s = now;
+            self.begin_head(now);
         }
         self.booked_tokens = self.booked_tokens.saturating_sub(booked.work_tokens());
         // Sums of differences drift; an empty lane has nothing to do.
@@ -326,19 +378,31 @@ impl LaneBooking {
     /// say. Engines count whole blocks, which may be larger or smaller than ours.
     pub(super) fn came_true(&self, reported: Reported) -> bool {
         let Some(cached_tokens) = reported.cached_tokens else { return true };
-        let predicted = self.job.in_engine_tokens(u64::from(self.hit.any_tokens), reported.prompt_tokens);
+        let predicted = self.job.in_engine_tokens(u64::from(self.hit.any_tokens), reported);
         let slack = u64::from(self.job.block_tokens).max(LARGEST_BLOCK_TOKENS);
         cached_tokens.abs_diff(predicted) <= slack
     }
 
+    /// The prompt was as long as `tokens`, and not as was estimated when it was committed.
+    pub(super) fn correct(&mut self, tokens: u32, costs: &PrefillCosts) {
+        let most = tokens.saturating_sub(1);
+        let Hit { hbm_tokens, near_tokens, any_tokens } = &mut self.hit;
+        for hit in [hbm_tokens, near_tokens, any_tokens] {
+            *hit = (*hit).min(most);
+        }
+        self.tokens = tokens;
+        self.class_s = costs.service(tokens, self.hit).prefill_s;
+    }
+
     /// Work of the prefill.
     pub(super) fn work(&self) -> PrefillWork {
-        let (n, h) = (f64::from(self.job.prompt_tokens), f64::from(self.hit.any_tokens));
+        let Hit { hbm_tokens, near_tokens, any_tokens } = self.hit;
+        let (n, h) = (f64::from(self.tokens), f64::from(any_tokens));
         PrefillWork {
             computed_tokens: n - h,
             squares: n * n - h * h,
-            near_tokens: f64::from(self.hit.near_tokens) - f64::from(self.hit.hbm_tokens),
-            far_tokens: h - f64::from(self.hit.near_tokens),
+            near_tokens: f64::from(near_tokens) - f64::from(hbm_tokens),
+            far_tokens: h - f64::from(near_tokens),
             prompts: 1.0,
         }
     }
@@ -353,6 +417,7 @@ mod tests {
         LaneBooking {
             number,
             job,
+            tokens: 100,
             hit: Hit::default(),
             prefill_s,
             class_s: prefill_s,
@@ -374,6 +439,24 @@ mod tests {
         assert!((lane.backlog_s(11.0) - 2.0).abs() < 1e-9);
         assert!((lane.backlog_s(100.0) - 1.2).abs() < 1e-9, "a tenth of the head, and all that is behind it");
         assert_eq!(lane.work_tokens(), 200);
+    }
+
+    #[test]
+    fn work_of_others_melts_and_then_ours() {
+        let mut lane = lane();
+        lane.set_external_s(3.0, 10.0);
+        assert_eq!([10.0, 12.0, 13.0, 99.0].map(|now| lane.backlog_s(now)), [3.0, 1.0, 0.0, 0.0]);
+        assert!((lane.opens_s(0.5).unwrap() - 12.5).abs() < 1e-3 && lane.free_s() == 13.0);
+        // Ours begins when theirs is done.
+        lane.commit(booked(1, 2.0), 0.0, 11.0);
+        let backlogs = [11.0, 13.0, 14.0, 99.0].map(|now| lane.backlog_s(now));
+        assert_eq!(backlogs, [4.0, 2.0, 1.0, 0.2]);
+        assert!((lane.opens_s(0.5).unwrap() - 14.5).abs() < 1e-3 && lane.free_s() == 15.0);
+        // A look while ours is at work: it has used up a second, and theirs is before the rest.
+        lane.set_external_s(1.0, 14.0);
+        assert_eq!([14.0, 15.0].map(|now| lane.backlog_s(now) + 1.0), [3.0, 2.0]);
+        lane.set_external_s(0.0, 15.0);
+        assert!(lane.opens_s(0.1).is_none(), "a tenth of the head is left until it ends");
     }
 
     #[test]

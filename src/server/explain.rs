@@ -54,7 +54,8 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
     let body = gateway.scan(body)?;
     let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
-    let shape = Shape::read(api, &body);
+    let mut shape = Shape::read(api, &body);
+    gateway.relay.media.estimate(&mut shape);
     let request = ReceivedRequest {
         api,
         id: String::new(),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::auth::Caller;
 use crate::codec::json::{Object, ScanLimits};
-use crate::dialect::{Api, Shape, guard};
+use crate::dialect::{Api, Shape, guard, media};
 use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
@@ -144,8 +144,10 @@ async fn prepare(
     };
     let body = span.of(body, |e| e.kind().code())?;
     let span = Span::begin(ledger.scope(), "admission", trace::Kind::Internal);
-    ledger.admitted(span.of(gateway.gate.enter(&caller, body.len()).await, |e| e.kind().code())?);
+    // Looked at first: what is charged for a place is the prompt's tokens, and data has few.
     let mut body = gateway.scan(body)?;
+    let tokens = media::body_tokens(&body);
+    ledger.admitted(span.of(gateway.gate.enter(&caller, tokens).await, |e| e.kind().code())?);
     let adapter = match route {
         Route::Of(_) => None,
         Route::ByBody => Adapter::of(&head.headers)?,
@@ -164,7 +166,8 @@ async fn prepare(
     if let Some(why) = dialect.api_refusal(api) {
         return Err(Error::new(Kind::InvalidField, why));
     }
-    let shape = Shape::read(api, &body);
+    let mut shape = Shape::read(api, &body);
+    gateway.relay.media.estimate(&mut shape);
     ledger.asks(shape.model.as_deref());
     gateway.check_model(shape.model.as_deref())?;
     auth::check_model(&caller, shape.model.as_deref())?;

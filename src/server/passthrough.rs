@@ -192,8 +192,8 @@ async fn run(
     auth::check_budget(gateway, &caller, &head.headers)?;
     gateway.gate.check(&caller)?;
     let body = body::read(gateway, &head, body, edge.body_bytes).await?;
-    account.admitted(gateway.gate.enter(&caller, body.len()).await?);
     let payload = Payload::read(gateway, kind, &head.headers, body)?;
+    account.admitted(gateway.gate.enter(&caller, payload.tokens()).await?);
     if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
         account.reserved(reserved, expected);
     }

@@ -7,7 +7,7 @@ use http::{HeaderMap, header};
 use crate::auth::Caller;
 use crate::codec::json::{Object, Parts};
 use crate::dialect::usage::TokenCounts;
-use crate::dialect::{Api, Shape, guard};
+use crate::dialect::{Api, Shape, guard, media};
 use crate::error::{Error, Kind};
 use crate::relay::response_owners;
 use crate::route::estimate;
@@ -93,7 +93,7 @@ impl Payload {
     pub(super) fn tokens(&self) -> u64 {
         match self {
             Payload::Nothing => estimate::prompt_tokens(0),
-            Payload::Json(body) => estimate::prompt_tokens(body.bytes().len()),
+            Payload::Json(body) => media::body_tokens(body),
             Payload::Form { body, .. } => (body.len() as u64 / FILE_BYTES_PER_TOKEN).max(1),
         }
     }

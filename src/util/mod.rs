@@ -1,5 +1,6 @@
 //! Small tools without knowledge of gateways or engines.
 
+pub mod boot_clock;
 pub mod rng;
 pub mod single_flight;
 pub mod splitmix;

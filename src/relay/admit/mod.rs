@@ -87,7 +87,7 @@ impl Gate {
         full.map_or(Ok(()), |full| Err(self.0.refuse(full)))
     }
 
-    fn terms(&self, caller: &Caller, body_bytes: usize) -> Terms {
+    fn terms(&self, caller: &Caller, prompt_tokens: u64) -> Terms {
         let limits = &self.0.limits;
         Terms {
             flow: caller.name.clone(),
@@ -95,18 +95,18 @@ impl Gate {
             inside: caller.grants.requests_inflight,
             share: if limits.keys { limits.inflight_per_key } else { limits.inflight },
             waiting: if limits.keys { limits.queue_per_key } else { limits.queue },
-            cost_tokens: estimate::prompt_tokens(body_bytes) + estimate::output_tokens(None),
+            cost_tokens: prompt_tokens + estimate::output_tokens(None),
         }
     }
 
-    /// Waits for a place. `body_bytes` is the size of the request, by which it is charged until
-    /// more is known.
+    /// Waits for a place. `prompt_tokens` is the estimated length of the prompt, by which it is
+    /// charged until more is known.
     ///
     /// # Errors
     /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has
     /// as many inside as it may.
-    pub async fn enter(&self, caller: &Caller, body_bytes: usize) -> Result<Pass, Error> {
-        let (inner, terms) = (&self.0, self.terms(caller, body_bytes));
+    pub async fn enter(&self, caller: &Caller, prompt_tokens: u64) -> Result<Pass, Error> {
+        let (inner, terms) = (&self.0, self.terms(caller, prompt_tokens));
         let mut told = None;
         let entered = inner.lock().enter(&terms, || {
             let (tell, hear) = oneshot::channel();
@@ -251,7 +251,7 @@ mod tests {
         let mut order = Vec::new();
         let (told, mut hear) = tokio::sync::mpsc::channel(8);
         let one = async |caller: &Caller| {
-            if let Ok(_pass) = gate.enter(caller, 400).await {
+            if let Ok(_pass) = gate.enter(caller, 100).await {
                 told.send(caller.name.to_string()).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

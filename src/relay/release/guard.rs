@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::{Left, Lost, ReleaseQueue};
 use crate::dialect::lease::{LEAST_LEASE, told_lease};
@@ -13,6 +12,7 @@ use crate::obs::Handoff;
 use crate::relay::ask::Ask;
 use crate::relay::prefill_report::{Answered, PrefillReport};
 use crate::upstream::Written;
+use crate::util::boot_clock::BootInstant;
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
@@ -26,7 +26,7 @@ pub struct HandoffGuard {
     receipt: Option<PrefillReport>,
     /// Keeps the held tokens on the prefiller's account.
     reservation: Reservation,
-    pub(super) born: Instant,
+    pub(super) born: BootInstant,
     /// Of the decode request that has the hand-off.
     written: Option<Written>,
     state: State,
@@ -54,7 +54,7 @@ impl HandoffGuard {
         reservation: Reservation,
         releases: ReleaseQueue,
     ) -> HandoffGuard {
-        let (born, state) = (Instant::now(), State::Open);
+        let (born, state) = (BootInstant::now(), State::Open);
         HandoffGuard { ask, handoff, receipt: None, reservation, born, written: None, state, releases }
     }
 
@@ -83,7 +83,7 @@ impl HandoffGuard {
     /// told of it. No decoder needs that, so it is best done while one is at work; where nobody
     /// does it, it is done in the end.
     pub(in crate::relay) fn book(&mut self) -> Option<Answered> {
-        Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.reservation))
+        Some(self.receipt.take()?.book(&self.ask, self.handoff.as_ref(), &mut self.reservation))
     }
 
     /// True if the hand-off is too old to be used. `configured`: the lease of one that tells none.

@@ -99,7 +99,7 @@ fn more_than_the_queue_holds_is_left_to_the_lease() {
 fn a_handoff_grows_stale_before_its_lease_ends() {
     let (mut guard, _orphans) = guard(Some("{}"));
     assert!(!guard.stale(Duration::from_secs(10)));
-    guard.born = Instant::now().checked_sub(Duration::from_secs(8)).unwrap();
+    guard.born = BootInstant::now().earlier(Duration::from_secs(8));
     assert!(guard.stale(Duration::from_secs(10)) && !guard.stale(Duration::from_secs(11)));
 }
 
@@ -107,7 +107,7 @@ fn a_handoff_grows_stale_before_its_lease_ends() {
 fn a_handoff_that_tells_its_lease_is_good_for_so_long() {
     let (mut guard, _orphans) = guard(Some(r#"{"kv_lease_duration":20}"#));
     let aged = |guard: &mut HandoffGuard, age_s| {
-        guard.born = Instant::now().checked_sub(Duration::from_secs(age_s)).unwrap();
+        guard.born = BootInstant::now().earlier(Duration::from_secs(age_s));
     };
     let [short, long] = [5, 60].map(Duration::from_secs);
     aged(&mut guard, 15);

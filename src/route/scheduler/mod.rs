@@ -6,9 +6,10 @@
 //! planned there and takes no worse one. [`Bind::Arrival`] sends each request on at once, by the
 //! same scores.
 //!
-//! The order is by arrival plus a few times the request's own work, so short ones go first and
-//! everybody's turn comes.
+//! The order is by arrival plus a few times the request's own work, up to a limit, so short ones go
+//! first and everybody's turn comes.
 
+mod done;
 mod large;
 mod line;
 mod pump;
@@ -31,10 +32,15 @@ use large::LargeFleet;
 use line::{HeldByLanes, Line, Waiting};
 use sight::hit;
 
+pub use done::{Done, Reported};
 pub use line::Ticket;
 
 /// Within this time engines have told what they computed.
 const TELLING_S: Seconds = 2.0;
+/// The longest time by which a request is put back in the line for its own work. A prompt of some
+/// ten thousand tokens is put back by as much as its work says; one of a million would be by more
+/// than the longest time limit, and stand at the end of a line that never empties.
+const MOST_PUT_BACK_S: Seconds = 30.0;
 
 /// Moments at which a request is bound to a prefiller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +69,9 @@ pub struct SchedulerSettings {
     pub batch_tokens: u64,
     /// Each second of a request's own work puts it back in the line by so many seconds.
     pub aging: f64,
+    /// But by no more than this: who comes later than that does not pass it, however long the line
+    /// is, and however much work it is.
+    pub most_put_back_s: Seconds,
     /// Costs of prefills that are assumed until more is known.
     pub costs: PrefillCosts,
     /// Time after which others' views of caches are asked again.
@@ -101,26 +110,6 @@ pub struct Commit {
     pub waited_s: Seconds,
     /// Number of others that stood there.
     pub waiting: usize,
-}
-
-/// Ways in which a prefill ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// Its blocks are there now, and its engine has reported this.
-    Computed(Reported),
-    /// Its blocks are there, nobody knows since when: nothing is learned of the time.
-    Unseen,
-    /// It failed: whatever it computed, nothing is learned of it.
-    Failed,
-}
-
-/// An engine's report about a prompt that it has computed, as far as it gives one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reported {
-    /// Tokens of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Of these, found in a cache.
-    pub cached_tokens: Option<u64>,
 }
 
 /// Sources of predicted hits.
@@ -189,6 +178,7 @@ impl Default for SchedulerSettings {
             open_s: 0.05,
             batch_tokens: 2048,
             aging: 4.0,
+            most_put_back_s: MOST_PUT_BACK_S,
             costs: PrefillCosts::default(),
             sight_s: 0.25,
         }
@@ -273,11 +263,11 @@ impl PrefillScheduler {
     }
 
     /// A prefiller was sent so many requests by others. They are taken to be as long as ours are on
-    /// average.
-    pub fn set_external_requests(&mut self, lane: LaneId, requests: f64) {
+    /// average, and to be done as time passes.
+    pub fn set_external_requests(&mut self, now: Seconds, lane: LaneId, requests: f64) {
         let each_s = self.mean_prefill_s;
         if let Some(lane) = self.lane_mut(lane) {
-            lane.external_s = (requests * each_s).max(0.0);
+            lane.set_external_s(requests * each_s, now);
         }
     }
 
@@ -338,7 +328,8 @@ impl PrefillScheduler {
             }
         };
         let own_s = if own_s.is_finite() { own_s } else { 0.0 };
-        let (ticket, key) = (waiting.ticket, waiting.since_s + self.settings.aging * own_s);
+        let put_back_s = (self.settings.aging * own_s).min(self.settings.most_put_back_s);
+        let (ticket, key) = (waiting.ticket, waiting.since_s + put_back_s);
         let turn = self.line.join(key, waiting);
         if let Some(large) = &mut self.large {
             large.joined(turn);
@@ -354,53 +345,6 @@ impl PrefillScheduler {
             large.left(turn, place);
         }
         true
-    }
-
-    /// A prefill ended. Nothing happens for a booking that is gone with its lane.
-    pub fn done(&mut self, now: Seconds, booking: Booking, done: Done) {
-        let Some(lane_id) = self.bookings.remove(&booking.0) else { return };
-        let Some(lane) = self.lanes.get_mut(usize::from(lane_id.0)).and_then(Option::as_mut) else { return };
-        let Some((booked, began_s)) = lane.finish(booking.0, now) else { return };
-        if let Some(large) = &mut self.large {
-            large.touch(lane_id);
-        }
-        if done == Done::Failed {
-            self.residents.forget(lane_id, &booked.job.blocks, booked.stamp);
-            return;
-        }
-        if let Done::Computed(reported) = done
-            && let Some(together) = lane.computed(&booked, began_s, now, booked.came_true(reported))
-        {
-            let class_s = lane.judge(&together);
-            let of_class = self.classes.iter_mut().find(|(class, _)| *class == lane.spec.class);
-            if let Some((_, learner)) = of_class {
-                learner.learn(together.work, class_s);
-            }
-        }
-        // Who tells what it holds: our own belief is needed for the time until it does.
-        if lane.tells && self.beliefs.named && booked.job.named {
-            self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
-        }
-        self.center(lane_id);
-    }
-
-    /// Slownesses of a class are kept around one, as only their product with the class's costs is
-    /// observed. Of many lanes not after each observation: each moves the mean by little.
-    fn center(&mut self, lane: LaneId) {
-        self.uncentered += 1;
-        if self.uncentered * large::FEW_LANES < self.lanes.len() {
-            return;
-        }
-        self.uncentered = 0;
-        let lane = self.lanes.get(usize::from(lane.0)).and_then(Option::as_ref);
-        let Some(class) = lane.map(|lane| lane.spec.class) else { return };
-        let of_class = || self.lanes.iter().flatten().filter(|lane| lane.spec.class == class);
-        let count = of_class().count().max(1) as f64;
-        let mean = of_class().map(|lane| lane.measured_slowness().ln()).sum::<f64>() / count;
-        let factor = (-mean).exp();
-        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.spec.class == class) {
-            lane.scale_slowness(factor);
-        }
     }
 
     /// Known costs of a class.

@@ -278,7 +278,9 @@ impl PrefillScheduler {
         if let Some(Some(lane)) = self.lanes.get_mut(usize::from(best.lane.0)) {
             let class_s = best.prefill_s / lane.slowness();
             let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());
-            let booked = LaneBooking { number, job, hit, prefill_s, class_s, committed_s: now, stamp };
+            let tokens = job.prompt_tokens;
+            let booked =
+                LaneBooking { number, job, tokens, hit, prefill_s, class_s, committed_s: now, stamp };
             lane.commit(booked, best.restore_s, now);
             let step = if self.mean_prefill_s > 0.0 { MEAN_STEP } else { 1.0 };
             self.mean_prefill_s += step * (prefill_s - self.mean_prefill_s);

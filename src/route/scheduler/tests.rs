@@ -4,7 +4,8 @@ use super::*;
 use crate::route::job::Hit;
 
 /// By an engine that says nothing of its cache.
-const COMPUTED: Done = Done::Computed(Reported { prompt_tokens: None, cached_tokens: None });
+const COMPUTED: Done =
+    Done::Computed(Reported { prompt_tokens: None, cached_tokens: None, estimate_tokens: None });
 
 fn spec(identity: u64) -> LaneSpec {
     LaneSpec { class: 0, cache_tokens: 10_000, identity }
@@ -44,6 +45,52 @@ fn job(seed: u64, shared: usize, own: u64, blocks: usize) -> Arc<Job> {
 
 fn plain(tokens: u32) -> Arc<Job> {
     Arc::new(Job { prompt_tokens: tokens, output_tokens: 1, ..Job::default() })
+}
+
+#[test]
+fn a_prompt_of_any_length_has_its_turn_in_a_line_that_never_empties() {
+    let mut board = board(1, settings());
+    let mut now = 0.0;
+    let ends = |board: &mut PrefillScheduler, now: Seconds, commits: Vec<Commit>| {
+        commits.into_iter().for_each(|commit| board.done(now, commit.booking, COMPUTED));
+    };
+    let long = board.arrive(now, plain(1_000_000));
+    let mut running = Vec::new();
+    let served_s = loop {
+        // Two of a second come each second, and one of them can be served.
+        for _ in 0..2 {
+            board.arrive(now, plain(1_000));
+        }
+        running.extend(pump(&mut board, now));
+        if running.iter().any(|commit: &Commit| commit.ticket == long) {
+            break now;
+        }
+        now += 1.0;
+        ends(&mut board, now, std::mem::take(&mut running));
+        assert!(now < 1_000.0, "it waits for ever");
+    };
+    assert!(served_s <= 2.0 * MOST_PUT_BACK_S + 5.0, "{served_s}");
+    assert!(served_s > 5.0, "short ones go first: {served_s}");
+}
+
+#[test]
+fn engines_count_corrects_what_is_learned_of_a_prompt_with_media() {
+    let mut board = board(2, settings());
+    // Of an image that was taken for 1 000 tokens, and has 4 000: it takes four seconds.
+    let mut now = 0.0;
+    for _ in 0..40 {
+        board.arrive(now, plain(1_000));
+        let [commit] = &pump(&mut board, now)[..] else { panic!("both are free") };
+        now += 4.0;
+        let reported =
+            Reported { prompt_tokens: Some(4_000), cached_tokens: None, estimate_tokens: Some(4_000) };
+        board.done(now, commit.booking, Done::Computed(reported));
+        now += 1.0;
+    }
+    let second = board.costs(0).service(1_000, Hit::default()).prefill_s;
+    assert!((second - 1.0).abs() < 0.05, "a thousand tokens of text take {second} s");
+    let each = board.explain(now, &plain(1_000), &());
+    assert!(each.iter().all(|terms| (terms.prefill_s - 1.0).abs() < 0.1), "{each:?}");
 }
 
 fn pump(board: &mut PrefillScheduler, now: Seconds) -> Vec<Commit> {
@@ -275,7 +322,11 @@ fn time_that_went_into_what_was_evicted_teaches_nothing() {
             // All of it is computed each time.
             now += 1.0;
             let cached_tokens = if own == 0 { Some(0) } else { cached_tokens };
-            board.done(now, commit.booking, Done::Computed(Reported { prompt_tokens: None, cached_tokens }));
+            board.done(
+                now,
+                commit.booking,
+                Done::Computed(Reported { cached_tokens, ..Reported::default() }),
+            );
             now += 10.0;
         }
         board.costs(0).span(0, 1000)

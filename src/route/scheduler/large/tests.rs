@@ -9,7 +9,8 @@ use crate::route::job::Job;
 use crate::route::lane::{LaneHealth, LaneSpec};
 use crate::route::scheduler::{Booking, Done, NewRequest, Reported, SchedulerSettings, Ticket};
 
-const COMPUTED: Done = Done::Computed(Reported { prompt_tokens: None, cached_tokens: None });
+const COMPUTED: Done =
+    Done::Computed(Reported { prompt_tokens: None, cached_tokens: None, estimate_tokens: None });
 
 /// One second per thousand tokens, nothing else.
 fn settings() -> SchedulerSettings {

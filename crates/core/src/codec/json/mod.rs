@@ -11,6 +11,7 @@
 //! validated.
 
 mod catch;
+mod media;
 mod scan;
 mod splice;
 mod text;
@@ -27,7 +28,8 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use catch::Catch;
-use scan::{Member, Members, Scanner, Span};
+pub use media::{MediaKind, Medium};
+use scan::{Document, Member, Members, Scanner, Span};
 pub use splice::{Edit, Parts};
 pub use text::quote;
 pub use value::Value;
@@ -61,6 +63,8 @@ pub struct Object {
     /// Offset just behind the opening brace.
     inside: usize,
     limits: ScanLimits,
+    /// Strings that are no text, in their order.
+    media: Vec<Medium>,
 }
 
 /// Reason why a text is not an object we can edit, and where.
@@ -131,8 +135,10 @@ impl Object {
 
     /// As [`Object::scan`], for text that is known to be UTF-8.
     fn scan_utf8(bytes: Bytes, limits: ScanLimits) -> Result<Self, JsonError> {
-        let mut object = Self { members: Members::new(), inside: 0, bytes, limits };
-        object.inside = Scanner::new(&object.bytes, 0, limits).document(&mut object.members)?;
+        let mut object = Self { members: Members::new(), inside: 0, bytes, limits, media: Vec::new() };
+        let found = Scanner::new(&object.bytes, 0, limits).document(&mut object.members)?;
+        let Document { inside, media } = found;
+        (object.inside, object.media) = (inside, media);
         Ok(object)
     }
 
@@ -151,6 +157,12 @@ impl Object {
     /// Rust string in a key (a lone surrogate) is shown as U+FFFD.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
         self.members.iter().map(|member| (text::lossy(self.key(member)), self.value(member.value)))
+    }
+
+    /// Images, sounds, films and files in it, whose data or addresses are no text, in the order of
+    /// the text.
+    pub fn media(&self) -> &[Medium] {
+        &self.media
     }
 
     /// The bounds that it was scanned under.

@@ -3,6 +3,7 @@
 use memchr::memchr2;
 use smallvec::SmallVec;
 
+use super::media::{self, MOST_MEDIA, Medium};
 use super::{JsonError, JsonErrorKind, ScanLimits, text};
 
 /// The longest text: what a [`Span`] can point into. Bodies are bounded far below.
@@ -26,7 +27,7 @@ impl Span {
         clippy::cast_possible_truncation,
         reason = "longer texts are refused before anything is looked for"
     )]
-    fn new(start: usize, end: usize) -> Span {
+    pub(super) fn new(start: usize, end: usize) -> Span {
         Span { start: start as u32, end: end as u32 }
     }
 
@@ -58,6 +59,16 @@ pub(super) struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
     limits: ScanLimits,
+    /// Strings that are no text, as far as the scan has come.
+    media: Vec<Medium>,
+}
+
+/// Facts of an object, beside its members.
+pub(super) struct Document {
+    /// Offset just behind the opening brace.
+    pub(super) inside: usize,
+    /// Strings that are no text.
+    pub(super) media: Vec<Medium>,
 }
 
 /// The kinds of the open brackets, one bit each (set: `{`), so that `[}` is noticed.
@@ -69,12 +80,12 @@ struct Brackets {
 
 impl<'a> Scanner<'a> {
     pub(super) fn new(text: &'a [u8], at: usize, limits: ScanLimits) -> Self {
-        Self { text, at, limits }
+        Self { text, at, limits, media: Vec::new() }
     }
 
     /// Reads one object and white space, up to the end of the text, into `members`, which is empty:
-    /// filled where it stays, since it is large. Returns the place after the `{`.
-    pub(super) fn document(mut self, members: &mut Members) -> Result<usize, JsonError> {
+    /// filled where it stays, since it is large.
+    pub(super) fn document(mut self, members: &mut Members) -> Result<Document, JsonError> {
         if self.text.len() > MOST_BYTES {
             return Err(JsonError {
                 kind: JsonErrorKind::TooLong { limit_bytes: MOST_BYTES },
@@ -98,7 +109,7 @@ impl<'a> Scanner<'a> {
         if self.at < self.text.len() {
             return Err(self.error(JsonErrorKind::Trailing));
         }
-        Ok(inside)
+        Ok(Document { inside, media: self.media })
     }
 
     /// From behind `{` to behind its `}`.
@@ -141,7 +152,7 @@ impl<'a> Scanner<'a> {
     pub(super) fn value(&mut self) -> Result<Span, JsonError> {
         let start = self.at;
         match self.peek()? {
-            b'"' => self.string().map(drop)?,
+            b'"' => self.string_value()?,
             b'{' | b'[' => self.nested()?,
             _ => self.scalar()?,
         }
@@ -160,6 +171,26 @@ impl<'a> Scanner<'a> {
             self.skip_space();
         }
         self.value().map(Some)
+    }
+
+    /// Steps over a string that may be a value, and notes it if it is no text.
+    #[inline]
+    fn string_value(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        self.string()?;
+        if media::may_be(self.text, start, self.at) {
+            self.note_medium(start);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn note_medium(&mut self, start: usize) {
+        if self.media.len() < MOST_MEDIA
+            && let Some(medium) = media::find(self.text, start, self.at, self.media.last())
+        {
+            self.media.push(medium);
+        }
     }
 
     /// Steps over a string; tells whether it holds a backslash.
@@ -191,7 +222,7 @@ impl<'a> Scanner<'a> {
             };
             self.at = at;
             match self.text[at] {
-                b'"' => self.string().map(drop)?,
+                b'"' => self.string_value()?,
                 mark @ (b'{' | b'[') => {
                     // The outermost object, which this value sits in, is not on this stack: hence
                     // `+ 1`.
@@ -282,7 +313,7 @@ impl Brackets {
 }
 
 /// JSON's white space, and CPython's: nothing else counts.
-fn is_space(byte: u8) -> bool {
+pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
