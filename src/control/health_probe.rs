@@ -4,14 +4,14 @@
 //! The start time of an engine's process and its number of data-parallel ranks come from its
 //! metrics. They are read once, and again after it was out of reach.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
+use crate::control::rounds::Rounds;
 use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
@@ -28,7 +28,9 @@ const RESTING_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between probes of such an engine while no engine of its role accepts requests.
 const LAST_RESORT_PAUSE: Duration = Duration::from_millis(250);
 /// Most probes at the same time.
-const MAX_PROBES: usize = 64;
+const AT_ONCE: usize = 64;
+/// Most probes beside these, of engines that did not answer the last one.
+const SILENT_AT_ONCE: usize = 32;
 /// Route that tells whether elastic expert parallelism is scaling the engine.
 const SCALING_PATH: &str = "/is_scaling_elastic_ep";
 /// The largest answer to a probe.
@@ -78,21 +80,15 @@ impl Prober {
     /// time.
     pub async fn run(self) {
         let (prober, mut schedule) = (Arc::new(self), ProbeSchedule::default());
-        let (mut asking, mut asked) = (JoinSet::new(), HashSet::new());
+        let mut rounds = Rounds::new(AT_ONCE, SILENT_AT_ONCE);
         loop {
             tokio::time::sleep(LOOK).await;
-            while let Some(Ok(endpoint)) = asking.try_join_next() {
-                asked.remove(&endpoint);
-            }
+            rounds.take_answers();
             for (endpoint, engine) in prober.due(&mut schedule) {
-                if asking.len() < MAX_PROBES && asked.insert(endpoint.clone()) {
-                    let prober = prober.clone();
-                    asking.spawn(async move {
-                        prober.probe(engine).await;
-                        endpoint
-                    });
-                }
+                let prober = prober.clone();
+                rounds.ask(endpoint, async move { prober.probe(engine).await });
             }
+            rounds.retain(|endpoint| schedule.0.contains_key(endpoint));
         }
     }
 
@@ -145,8 +141,9 @@ impl Prober {
         })
     }
 
-    async fn probe(&self, engine: ProbeTarget) {
-        let Some(first) = engine.roles.first() else { return };
+    /// Probes an engine. False if it is silent.
+    async fn probe(&self, engine: ProbeTarget) -> bool {
+        let Some(first) = engine.roles.first() else { return true };
         let call = self.call(first, &self.path);
         let outcome = match try_exchange(call, self.time, ANSWER_BYTES).await {
             Ok((status, _)) if status.is_server_error() || is_elsewhere(status) && !has_served(&engine) => {
@@ -172,11 +169,12 @@ impl Prober {
             self.fleet.doubt_process(first);
         }
         if outcome != ProbeOutcome::Alive {
-            return;
+            return !matches!(outcome, ProbeOutcome::Silent(_));
         }
         if engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
         }
+        true
     }
 
     /// True if an engine that answered busy says that it is being scaled, or was retired when that

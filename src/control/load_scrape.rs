@@ -3,15 +3,15 @@
 //!
 //! Only the load beyond what this gateway gave an engine counts.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream;
 use http::HeaderValue;
 
+use crate::control::rounds::Rounds;
 use crate::dialect::engine_load::{self, EngineLoad};
-use crate::fleet::{ExternalLoad, Fleet, Instance, Role};
+use crate::fleet::{ExternalLoad, Fleet, Instance, InstanceId, Role};
 use crate::tokenization::exchange::{authorized, exchange, url};
 use crate::util::swap::Live;
 
@@ -19,6 +19,8 @@ use crate::util::swap::Live;
 const METRICS_BYTES: usize = 32 << 20;
 /// Engines that are asked at once.
 const AT_ONCE: usize = 16;
+/// Engines that are asked at once beside these, of those that did not answer the last time.
+const SILENT_AT_ONCE: usize = 4;
 
 /// The loop that scrapes engines' loads, with its client.
 pub struct Scraper {
@@ -37,26 +39,36 @@ pub struct Scraper {
 impl Scraper {
     /// Asks for ever.
     pub async fn run(self) {
+        let (scraper, mut rounds) = (Arc::new(self), Rounds::new(AT_ONCE, SILENT_AT_ONCE));
         loop {
-            tokio::time::sleep(self.pause).await;
+            tokio::time::sleep(scraper.pause).await;
+            rounds.take_answers();
             let both = [Role::Prefill, Role::Decode];
             let engines: Vec<Arc<Instance>> =
-                both.iter().flat_map(|role| self.fleet.members(*role).to_vec()).collect();
-            let this = &self;
-            let asked = stream::iter(engines).map(|engine| async move {
-                let loads = this.ask(&engine).await;
-                this.record_loads(&engine, &loads);
-            });
-            asked.buffer_unordered(AT_ONCE).collect::<()>().await;
+                both.iter().flat_map(|role| scraper.fleet.members(*role).to_vec()).collect();
+            let members: HashSet<InstanceId> = engines.iter().map(|engine| engine.id()).collect();
+            rounds.retain(|id| members.contains(id));
+            for engine in engines {
+                let scraper = scraper.clone();
+                rounds.ask(engine.id(), async move {
+                    let loads = scraper.ask(&engine).await;
+                    scraper.record_loads(&engine, loads.as_deref().unwrap_or_default());
+                    loads.is_some()
+                });
+            }
         }
     }
 
-    async fn ask(&self, engine: &Instance) -> Vec<EngineLoad> {
+    /// The loads of an engine's ranks; `None` if it does not answer.
+    async fn ask(&self, engine: &Instance) -> Option<Vec<EngineLoad>> {
         let call =
             authorized(self.client.get(url(engine.endpoint(), "/metrics")), self.authorization.as_ref());
         match exchange(call, *self.time.now(), METRICS_BYTES).await {
-            Ok((status, body)) if status.is_success() => engine_load::read(&String::from_utf8_lossy(&body)),
-            _ => Vec::new(),
+            Ok((status, body)) if status.is_success() => {
+                Some(engine_load::read(&String::from_utf8_lossy(&body)))
+            }
+            Ok(_) => Some(Vec::new()),
+            Err(_) => None,
         }
     }
 

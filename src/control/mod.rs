@@ -9,6 +9,7 @@ pub mod kv_events;
 pub mod load_scrape;
 pub mod parity;
 pub mod reload;
+mod rounds;
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! Configuration against facts, and fact against fact.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 
 use super::{Published, Trouble, scheme};
@@ -208,8 +209,9 @@ fn base(facts: &Facts) -> Option<&ModelFact> {
 /// the first says: on these versions the path is hashed, so its prompts miss on the other.
 fn models(published: &[Published]) -> Vec<Model> {
     let mut models: Vec<Model> = Vec::new();
+    let mut names: HashSet<&str> = HashSet::new();
     for fact in published.iter().flat_map(|p| &p.facts.models) {
-        if models.iter().all(|model| model.name != fact.id) {
+        if names.insert(&fact.id) {
             let adapter_path = fact.parent.is_some().then(|| fact.root.clone().unwrap_or_default());
             models.push(Model { name: fact.id.clone(), adapter_path });
         }

@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use super::*;
 use crate::config::{HashAlgo, HashScheme};
 use crate::dialect::facts::{CacheFacts, ModelFact};
@@ -274,6 +276,23 @@ fn ucm_loads_the_blocks_of_context_parallel_ranks_together_and_counts_these_as_o
         ucm(|c| c.key.dcp = 3).unwrap_err().to_string(),
         "key.dcp = \"3\": key.tp is 4: set one that divides it, UCM's ids have their quotient in them"
     );
+}
+
+#[test]
+fn many_engines_with_many_adapters_are_compared_at_once() {
+    let adapter = |at: usize| ModelFact {
+        id: format!("adapter-with-a-name-of-some-length-{at:05}"),
+        root: Some("/adapters".to_owned()),
+        parent: Some("qwen".to_owned()),
+        max_model_len: None,
+    };
+    let engines: Vec<Published> =
+        (0..100).map(|port| engine(port, |facts| facts.models.extend((0..2_000).map(adapter)))).collect();
+    let began = Instant::now();
+    let models = naming(&config(|_| ()), &engines).unwrap().models.unwrap();
+    assert_eq!(models.len(), 2_002);
+    // Each with each would be 200 million comparisons, half a minute in a build for tests.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
 #[test]

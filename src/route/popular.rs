@@ -5,15 +5,20 @@
 //! which each counts less the longer ago it was. A conversation that grows at its end branches off
 //! nowhere: its blocks are its own.
 
-use super::chains::{Chains, Node, Step};
+use std::collections::VecDeque;
+
+use super::chains::{Chains, Node, NodeId, Step};
 use super::job::{Job, Seconds};
 use smallvec::SmallVec;
 
 /// After this time a branch counts half.
 const HALF_LIFE_S: Seconds = 300.0;
-/// Most blocks that are remembered; beyond it all are forgotten and the count begins anew: eight
+/// Most blocks that are remembered; beyond it the prompts that came longest ago are forgotten: eight
 /// bytes each, and a node for each branch.
 const MAX_BLOCKS: usize = 1 << 20;
+/// Ends of prompts that are looked at for each new prompt, to forget some: this is done under the
+/// scheduler's lock.
+const FORGOTTEN_AT_ONCE: usize = 64;
 /// Stretches of equal popularity that are told apart in one prompt; the rest of it counts as
 /// private.
 const MAX_STRETCHES: usize = 8;
@@ -24,6 +29,18 @@ const MAX_DEPTH: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Popularity {
     chains: Chains<Count>,
+    /// Ends of prompts, those that have not been looked at for longest first.
+    ends: VecDeque<PromptEnd>,
+    /// Counts the prompts.
+    clock: u64,
+}
+
+/// A node at which a prompt ended, in the line of those to be forgotten.
+#[derive(Debug)]
+struct PromptEnd {
+    node: NodeId,
+    /// The [`Popularity::clock`] of the last prompt that was known to end there.
+    used: u64,
 }
 
 /// Of all blocks of a node: what branches off at one of them branches off behind the others.
@@ -31,6 +48,10 @@ pub struct Popularity {
 struct Count {
     branches: f32,
     as_of_s: f32,
+    /// The [`Popularity::clock`] of the last prompt that ended at the node.
+    used: u64,
+    /// The node has a place among the ends, and is not forgotten before its turn.
+    ends: bool,
 }
 
 /// The leading part of one prompt that others share: up to which token, and how popular it is.
@@ -52,19 +73,49 @@ impl Count {
 impl Popularity {
     /// Takes note of a prompt and tells how popular its beginning is.
     pub fn note(&mut self, job: &Job, now: Seconds) -> SharedPrefixes {
-        if self.chains.blocks() > MAX_BLOCKS {
-            self.chains = Chains::default();
-        }
+        self.forget_some();
         let depth = job.blocks.len().min(MAX_DEPTH);
         let mut known: SmallVec<[Step; 8]> = self.chains.along(&job.blocks[..depth]).collect();
         if let Some(last) = known.last_mut() {
-            last.node = self.chains.cut(last.node, last.blocks);
+            let whole = last.node;
+            last.node = self.chains.cut(whole, last.blocks);
+            if let Some(head) = self.chains.get_mut(last.node).filter(|_| last.node != whole) {
+                head.value.ends = false;
+            }
         }
         let known_blocks: usize = known.iter().map(|step| step.blocks).sum();
         let has_children = |last: &Step| self.chains.get(last.node).is_some_and(Node::has_children);
         let branches = known_blocks < depth && known.last().is_some_and(has_children);
-        self.chains.reach(&job.blocks, depth);
+        let end = self.chains.reach(&job.blocks, depth);
+        self.note_end(end);
         self.shared_prefixes(&known, job.block_tokens, branches.then_some(now), now)
+    }
+
+    /// A prompt ends at a node.
+    fn note_end(&mut self, end: NodeId) {
+        self.clock += 1;
+        let Some(node) = self.chains.get_mut(end) else { return };
+        node.value.used = self.clock;
+        if !std::mem::replace(&mut node.value.ends, true) {
+            self.ends.push_back(PromptEnd { node: end, used: self.clock });
+        }
+    }
+
+    /// Forgets prompts while there are too many, a few at a time.
+    fn forget_some(&mut self) {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            if self.chains.blocks() <= MAX_BLOCKS {
+                return;
+            }
+            let Some(end) = self.ends.pop_front() else { return };
+            let Some(node) = self.chains.get_mut(end.node) else { continue };
+            if node.value.used > end.used {
+                self.ends.push_back(PromptEnd { used: node.value.used, ..end });
+                continue;
+            }
+            node.value.ends = false;
+            self.chains.drop_unused(end.node, |count| !count.ends);
+        }
     }
 
     /// The popularity of known blocks, after one more branch behind all of them where there is one.
@@ -141,6 +192,23 @@ mod tests {
         assert_eq!(note(&mut popularity, &[1], 0.0), [(10, 7.0)]);
         assert_eq!(note(&mut popularity, &[1], HALF_LIFE_S), [(10, 4.0)]);
         assert_eq!(note(&mut popularity, &[1], 10.0 * HALF_LIFE_S), []);
+    }
+
+    #[test]
+    fn what_is_popular_is_kept_when_much_else_is_forgotten() {
+        let mut popularity = Popularity::default();
+        let prompt = |own: u64| -> Vec<u64> { (1..=500u64).map(|at| (own << 32) + at).collect() };
+        let mut most_blocks = 0;
+        for turn in 1..6_000u64 {
+            note(&mut popularity, &prompt(turn), 0.0);
+            if turn % 50 == 0 {
+                note(&mut popularity, &[1, 2, turn << 40], 0.0);
+            }
+            most_blocks = most_blocks.max(popularity.chains.blocks());
+        }
+        assert_eq!(note(&mut popularity, &[1, 2], 0.0)[..], [(20, 118.0)]);
+        assert!(most_blocks < MAX_BLOCKS + 1_000, "{most_blocks}");
+        assert!(popularity.ends.len() < MAX_BLOCKS / 400, "{}", popularity.ends.len());
     }
 
     /// The same, block by block: when it branched off, and whether some prompt goes on behind it.

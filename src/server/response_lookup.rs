@@ -2,11 +2,11 @@
 //! one before it was restarted.
 
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::auth::Caller;
 use crate::codec::json::{Edit, Object};
@@ -18,9 +18,9 @@ use crate::relay::response_owners;
 use crate::server::{Gateway, printable};
 use crate::tokenization::exchange::authorized;
 
-/// Decoders that are asked, side by side: each costs a request of its own, for any id that a client
+/// Decoders that are asked side by side: each costs a request of its own, for any id that a client
 /// makes up.
-const ASKED: usize = 64;
+const AT_ONCE: usize = 64;
 
 /// Searches at once, for the same reason. Who is one too many waits, as long as one engine may
 /// take.
@@ -63,19 +63,29 @@ pub(super) async fn keeper(
     }
     let place = timeout(gateway.edge.now().models_time, PLACES.acquire()).await;
     let _place = place.map_err(|_| Error::new(Kind::Overloaded, "too many responses are looked for"))?;
-    let asked = decoders.iter().take(ASKED);
-    let mut words: FuturesUnordered<_> = asked
+    // Collected first: the closure that makes them is of one lifetime, which a handler's futures are
+    // not to be.
+    let asked: Vec<_> = decoders
+        .iter()
         .map(|decoder| async move { (decoder.id(), ask_decoder(gateway, decoder, id, client).await) })
         .collect();
+    let mut words = stream::iter(asked).buffer_unordered(AT_ONCE);
     let mut sure = true;
-    while let Some((decoder, presence)) = words.next().await {
-        match presence {
-            ResponsePresence::Here => {
+    // All of them have the time of one, so that engines that hang keep no place for longer.
+    let until = Instant::now() + gateway.edge.now().models_time;
+    loop {
+        match timeout_at(until, words.next()).await {
+            Ok(Some((decoder, ResponsePresence::Here))) => {
                 known.note(id, decoder, None);
                 return Ok(Some(decoder));
             }
-            ResponsePresence::Not => {}
-            ResponsePresence::None => sure = false,
+            Ok(Some((_, ResponsePresence::Not))) => {}
+            Ok(Some((_, ResponsePresence::None))) => sure = false,
+            Ok(None) => break,
+            Err(_) => {
+                sure = false;
+                break;
+            }
         }
     }
     match sure {
