@@ -361,7 +361,8 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
             Source::Local(Arc::new(prompter))
         }
     };
-    Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
+    let prompts = Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts());
+    Ok(Some(Arc::new(prompts)))
 }
 
 /// An empty index of KV events, and its metrics; `None` if `events.listen` is off.

@@ -20,11 +20,11 @@ use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 use crate::kvhash::BlockHash;
 use crate::naming_config::{self, FilesError, Published, Trouble};
-use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
+use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason, Rules};
 use crate::tls::{ClientError, EngineTls};
 use crate::tokenization::{
-    Asker, BlockNaming, Difference, EngineLimits, EngineTokenizer, Prompts, Source, Trust, Verdict, compare,
-    exchange, facts,
+    Asker, BlockNaming, ComparedEngine, Difference, EngineLimits, EngineTokenizer, Prompts, Source,
+    TopicsSeen, Trust, Verdict, compare, exchange, facts,
 };
 
 /// Longest text that is read from a file, bytes: a body of the default limit.
@@ -113,9 +113,7 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     if published.iter().any(|p| p.facts.encodes_chats_itself()) {
         prompts.set_chats_encoded_elsewhere(true);
     }
-    if let Some(rules) = published.iter().map(|p| p.facts.rules()).min() {
-        prompts.set_rules(rules);
-    }
+    set_rules(&prompts, &published, TopicsSeen::default());
     let (proven, remark) = match PromptSource::read(request.api, &request.body) {
         Ok(PromptSource::TokenIds(_)) => (true, None),
         _ => proof(&asker, &published, &prompts).await,
@@ -134,6 +132,12 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     Ok(Report { listing, format: args.format, proven, remark })
 }
 
+/// Takes over the rules that the engines share, as far as `seen` shows them.
+fn set_rules(prompts: &Prompts, published: &[Published], seen: TopicsSeen) {
+    let rules = published.iter().map(|engine| engine.facts.rules().after(seen));
+    prompts.set_rules(rules.reduce(Rules::shared_with).unwrap_or(Rules::ANY_EDITION));
+}
+
 /// Compares our tokens with those of the first engine, if one is named; else they are taken on
 /// trust.
 async fn proof(asker: &Asker, published: &[Published], prompts: &Prompts) -> (bool, Option<String>) {
@@ -146,7 +150,9 @@ async fn proof(asker: &Asker, published: &[Published], prompts: &Prompts) -> (bo
         }
     };
     let model = engine.facts.models.first().map(|model| model.id.as_str());
-    let parity = compare(asker, &engine.engine, model, prompter, prompts.today()).await;
+    let compared = ComparedEngine { engine: &engine.engine, model, rules: engine.facts.rules().compared() };
+    let parity = compare(asker, compared, prompter, prompts.today()).await;
+    set_rules(prompts, published, parity.topics);
     let trust = |differs| if differs { Trust::Refuted } else { Trust::Proven };
     let difference =
         |of: fn(&Difference) -> bool| matches!(&parity.verdict, Verdict::Different(it) if of(it));
@@ -240,7 +246,7 @@ fn prompts(config: &Config, asker: Asker) -> Result<Prompts, KeysError> {
         _ if local => Source::Local(Arc::new(naming_config::prompter(config, 0)?.0)),
         _ => Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))),
     };
-    Ok(Prompts::new(source, config.prompt.utc_offset_s()))
+    Ok(Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts()))
 }
 
 fn request(args: &KeysArgs) -> Result<Request, KeysError> {

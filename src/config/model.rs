@@ -2,6 +2,8 @@
 //! `[hash]` and `[key]`. Keys that are left out are asked from the engines; a contradiction is an
 //! error (`naming_config`).
 
+use std::collections::BTreeMap;
+
 use super::bounds::{block_tokens, ms, parallel, within};
 use super::table::{Rule, section};
 use super::values::{ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Tokens};
@@ -23,6 +25,8 @@ section! {
         content_format: ContentFormat = ContentFormat::Auto, AfterRestart;
         /// The engines' `--default-chat-template-kwargs`: a JSON object.
         template_kwargs: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// The engines' `--reasoning-effort-map`, from vLLM 0.33 on: a JSON object.
+        reasoning_effort_map: Option<String> = None, AfterRestart, Rule::NotEmpty;
         /// The engines' offset from UTC, as `+08:00`, for templates that print the date; None =
         /// such chats are not exact.
         utc_offset: Option<String> = None, AfterRestart, Rule::NotEmpty;
@@ -116,6 +120,12 @@ impl Prompt {
     /// `utc_offset` in seconds; None when it is not set, or is no offset.
     pub fn utc_offset_s(&self) -> Option<i32> {
         offset_s(self.utc_offset.as_deref()?)
+    }
+
+    /// `reasoning_effort_map`; empty when it is not set, or is no JSON object of strings.
+    pub fn efforts(&self) -> BTreeMap<String, String> {
+        let text = self.reasoning_effort_map.as_deref();
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
     /// `template_kwargs`; empty when it is not set, or is no JSON object.

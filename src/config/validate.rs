@@ -7,7 +7,7 @@ use super::pool::{host_name, rank_host};
 use super::table::KeyValue;
 use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
@@ -141,6 +141,14 @@ impl Config {
                 "prompt.template_kwargs",
                 text,
                 r#"a JSON object, as in {"enable_thinking": false}"#,
+            ));
+        }
+        let strings = |text: &&String| serde_json::from_str::<BTreeMap<String, String>>(text);
+        if let Some(text) = prompt.reasoning_effort_map.as_ref().filter(|text| strings(text).is_err()) {
+            invalid.push(wrong(
+                "prompt.reasoning_effort_map",
+                text,
+                r#"a JSON object of strings, as in {"medium": "low"}"#,
             ));
         }
         if prompt.tokens == Tokens::Local && prompt.model_path.is_none() {

@@ -20,8 +20,11 @@ use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Role};
 use crate::naming_config::{self, Published, Trouble};
 use crate::obs::Meters;
-use crate::prompt::Rules;
-use crate::tokenization::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts};
+use crate::prompt::{Rules, Topics};
+use crate::tokenization::{
+    Asker, ComparedEngine, EngineRules, Facts, Parity, Prompts, TopicsSeen, Trust, Verdict, compare,
+    compare_routes, facts,
+};
 use crate::util::swap::Live;
 
 /// The longest that the start waits for comparisons: several times what engines take that are not
@@ -60,6 +63,8 @@ struct Observations {
     present: BTreeSet<Endpoint>,
     /// Outcomes of the comparisons.
     findings: Findings,
+    /// Topics of chats that they were asked about.
+    topics: BTreeMap<Endpoint, TopicsSeen>,
     /// Restarts of each when it was asked last.
     restarts: BTreeMap<Endpoint, u32>,
     /// Tokens of the blocks that were named last.
@@ -68,6 +73,14 @@ struct Observations {
     doubts: BTreeMap<Endpoint, String>,
     /// The last line logged about naming, so that only changes are logged.
     naming: Option<String>,
+}
+
+impl Observations {
+    /// Forgets what comparing with an engine showed, whose process is another one.
+    fn forget_comparison(&mut self, engine: &Endpoint) {
+        self.topics.remove(engine);
+        self.findings.doubt(engine, Doubt::Restarted);
+    }
 }
 
 impl ParityChecker {
@@ -127,6 +140,7 @@ impl ParityChecker {
         self.note_restarts();
         self.seen.facts.retain(|engine, _| engines.contains(engine));
         self.seen.findings.retain(&engines);
+        self.seen.topics.retain(|engine, _| engines.contains(engine));
         self.seen.doubts.retain(|engine, _| engines.contains(engine));
         self.seen.present.retain(|engine| engines.contains(engine));
         let authorization: Option<&HeaderValue> = self.handles.asker.authorization.as_ref();
@@ -142,6 +156,11 @@ impl ParityChecker {
                         None => facts,
                     };
                     self.record_facts(engine, &facts);
+                    let before = self.seen.facts.get(engine);
+                    if before.is_some_and(|before| before.version != facts.version) {
+                        // Upgraded between two looks: what it is now has yet to be compared.
+                        self.seen.forget_comparison(engine);
+                    }
                     self.seen.facts.insert(engine.clone(), facts);
                     self.seen.present.insert(engine.clone());
                 }
@@ -156,11 +175,22 @@ impl ParityChecker {
         self.handles.prompts.set_engine_block_tokens(self.engines_block_tokens());
         let encodes = self.seen.facts.values().any(Facts::encodes_chats_itself);
         self.handles.prompts.set_chats_encoded_elsewhere(encodes);
+        self.update_rules();
         if self.config.prompt.verify {
-            let shared = self.seen.facts.values().map(Facts::rules).min();
-            self.handles.prompts.set_rules(shared.unwrap_or(Rules::EveryRelease));
             self.trust_by_findings();
         }
+    }
+
+    /// Decides what of a chat engines read as it is done here. Without comparing, the files and the
+    /// engines are trusted in all but their edition.
+    fn update_rules(&self) {
+        let of = |(engine, facts): (&Endpoint, &Facts)| {
+            facts.rules().after(self.seen.topics.get(engine).copied().unwrap_or_default())
+        };
+        let shared = self.seen.facts.iter().map(of).reduce(Rules::shared_with);
+        let shared = shared.unwrap_or(Rules::EVERY_RELEASE);
+        let topics = if self.config.prompt.verify { shared.topics } else { Topics::ALL };
+        self.handles.prompts.set_rules(Rules { topics, ..shared });
     }
 
     /// Tokens of the engines' blocks, the largest where they differ: who has smaller ones finds no
@@ -180,7 +210,7 @@ impl ParityChecker {
             let before = self.seen.restarts.insert(engine.clone(), member.restarts());
             if before.is_some_and(|before| before != member.restarts()) {
                 self.seen.facts.remove(engine);
-                self.seen.findings.doubt(engine, Doubt::Restarted);
+                self.seen.forget_comparison(engine);
             }
         }
     }
@@ -238,29 +268,55 @@ impl ParityChecker {
     /// process since.
     async fn compare_tokens(&mut self) {
         let verify = self.config.prompt.verify;
+        if verify && self.handles.prompts.local().is_none() {
+            return self.compare_newer_engines().await;
+        }
         let (true, Some(prompter)) = (verify, self.handles.prompts.local().cloned()) else {
             return;
         };
-        let known: Vec<(Endpoint, Option<String>)> = self
+        let known: Vec<(Endpoint, Option<String>, EngineRules)> = self
             .seen
             .facts
             .iter()
             .filter(|(engine, _)| self.seen.findings.is_due(engine))
-            .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
+            .map(|(engine, facts)| {
+                (engine.clone(), facts.models.first().map(|model| model.id.clone()), facts.rules())
+            })
             .collect();
         // All are compared at once, and each is recorded when it is done, so that one that hangs
         // does not delay the others.
         let (asker, prompter, today) = (self.handles.asker.clone(), &prompter, self.handles.prompts.today());
         let mut comparing: FuturesUnordered<_> = known
             .iter()
-            .map(|(engine, model)| {
-                let asker = &asker;
-                async move { (engine, compare(asker, engine, model.as_deref(), prompter, today).await) }
+            .map(|(engine, model, rules)| {
+                let (asker, rules) = (&asker, rules.compared());
+                let of = ComparedEngine { engine, model: model.as_deref(), rules };
+                async move { (engine, compare(asker, of, prompter, today).await) }
             })
             .collect();
         while let Some((engine, parity)) = comparing.next().await {
             self.record_parity(engine, &parity);
         }
+        self.update_rules();
+    }
+
+    /// Where engines tokenise, looks at what those of unknown newer releases make of the topics.
+    async fn compare_newer_engines(&mut self) {
+        let seen = &self.seen;
+        let newer = seen.facts.iter().filter(|(engine, _)| !seen.topics.contains_key(engine));
+        let newer = newer.filter(|(_, facts)| matches!(facts.rules(), EngineRules::Newer(_)));
+        let (asker, efforts) = (&self.handles.asker, self.handles.prompts.efforts());
+        let asked = newer.map(|(engine, facts)| async move {
+            let model = facts.models.first().map(|model| model.id.as_str());
+            let compared = ComparedEngine { engine, model, rules: facts.rules().compared() };
+            (engine.clone(), compare_routes(asker, compared, efforts).await)
+        });
+        for (engine, topics) in join_all(asked).await {
+            if let Some(topics) = topics {
+                self.seen.topics.insert(engine, topics);
+            }
+        }
+        self.update_rules();
     }
 
     /// Takes over facts of an engine other than those about block names.
@@ -278,6 +334,14 @@ impl ParityChecker {
             Verdict::Same => {
                 if self.seen.findings.record(engine, Finding::Same) {
                     tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
+                }
+                let before = self.seen.topics.insert(engine.clone(), parity.topics);
+                if let Some(difference) = parity.topical.filter(|_| before != Some(parity.topics)) {
+                    let topics = parity.topics.names();
+                    tracing::warn!(
+                        %engine, topics,
+                        "{difference} Chats with these topics are routed by load while this engine is there"
+                    );
                 }
                 self.seen.doubts.remove(engine);
             }

@@ -65,8 +65,9 @@ pub fn prompter(config: &Config, seed: u64) -> Result<(Prompter, Option<Template
     let limits = CacheLimits { tokens: config.limit.prompt_cache_tokens, ..CacheLimits::default() };
     let cache = PrefixCache::new(&tokenizer, limits, seed);
     let tokenizer: Arc<dyn Tokenize> = Arc::new(tokenizer);
-    let prompter =
-        Prompter::new(template, Some(tokenizer), cache).with_defaults(config.prompt.template_defaults());
+    let prompter = Prompter::new(template, Some(tokenizer), cache)
+        .with_defaults(config.prompt.template_defaults())
+        .with_efforts(config.prompt.efforts());
     Ok(match encoded_elsewhere(&dir)? {
         true => (prompter.without_chats(Reason::Encoder), without),
         false => (prompter, without),

@@ -1,16 +1,18 @@
-//! The members of a chat request that decide on its prompt (vLLM 0.32, `ChatCompletionRequest`).
+//! The members of a chat request that decide on its prompt (vLLM 0.32 and 0.33,
+//! `ChatCompletionRequest`).
 
 use serde_json::{Map, Value};
 
 use super::jinja::OWN_VARIABLES;
 use super::parts::is_media;
-use super::rules::Rules;
+use super::rules::EffortMap;
 use super::source::{flag, not_truncated, present};
+use super::topics::Topics;
 use super::{Reason, json};
 use crate::codec::json::{self as client, Object};
 
 /// A conversation and what the template is told about it; the messages are still the client's.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Chat {
     pub(super) messages: Vec<Value>,
     /// As pydantic dumps them: `type`, `function {name, description, parameters, strict?,
@@ -22,10 +24,21 @@ pub struct Chat {
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final_message: bool,
     pub(super) add_special_tokens: bool,
-    /// Versions of the rules that it depends on.
-    pub(super) rules: Rules,
+    effort: Option<Effort>,
+    /// Parts of it that not all releases read alike.
+    pub(super) topics: Topics,
     /// Size of the conversation's text, from which the rendering's limits follow.
     pub(super) source_bytes: usize,
+}
+
+/// The client's `reasoning_effort`, and what becomes of the template's variables without it.
+#[derive(Clone, Debug)]
+struct Effort {
+    asked: String,
+    /// The client does not say whether to think.
+    decides_thinking: bool,
+    /// The variable of the same name that the client brings.
+    own: Option<Value>,
 }
 
 /// `chat_template_kwargs` that are arguments of transformers' `apply_chat_template` rather than
@@ -65,7 +78,7 @@ impl Chat {
         let source_bytes = body.bytes().len();
         let Value::Array(messages) = json::parse(messages.raw())? else { return Err(Reason::Shape) };
         let tools = tools(body)?;
-        let rules = Rules::needed(body, &messages, tools.as_deref().unwrap_or_default());
+        let topics = Topics::of(body, &messages, tools.as_deref().unwrap_or_default());
         let tools =
             tools.map(|tools| tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()).transpose()?;
         // The engine's --exclude-tools-when-tool-choice-none decides whether the template then sees
@@ -73,11 +86,13 @@ impl Chat {
         if tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice)) {
             return Err(Reason::Constraint);
         }
+        let (kwargs, effort) = kwargs(body)?;
         let chat = Self {
             messages,
             tools,
-            rules,
-            kwargs: kwargs(body)?,
+            topics,
+            kwargs,
+            effort,
             documents: documents(body)?,
             add_generation_prompt: flag(body, "add_generation_prompt", true)?,
             continue_final_message: flag(body, "continue_final_message", false)?,
@@ -90,9 +105,33 @@ impl Chat {
         Ok(chat)
     }
 
-    /// The fewest rules that an engine must share for its prompt to be this one.
-    pub fn needs(&self) -> Rules {
-        self.rules
+    /// Topics that an engine must read as it is done here for its prompt to be this one.
+    pub fn needs(&self) -> Topics {
+        self.topics
+    }
+
+    /// True if engines that map efforts tell their template another one than those that don't.
+    pub fn is_mapped(&self, map: &EffortMap) -> bool {
+        self.mapped(map).is_some()
+    }
+
+    fn mapped(&self, map: &EffortMap) -> Option<String> {
+        let asked = &self.effort.as_ref()?.asked;
+        map.get(asked).filter(|to| *to != asked).cloned()
+    }
+
+    /// Tells the template what the map has in place of the effort that was asked for.
+    pub fn map_effort(&mut self, map: &EffortMap) {
+        let (Some(to), Some(effort)) = (self.mapped(map), &self.effort) else { return };
+        if effort.decides_thinking {
+            self.kwargs.insert("enable_thinking".to_owned(), Value::Bool(to != "none"));
+        }
+        // "auto" counts as not given, and leaves the client's own.
+        let told = if to == "auto" { effort.own.clone() } else { Some(Value::String(to)) };
+        match told {
+            Some(told) => drop(self.kwargs.insert("reasoning_effort".to_owned(), told)),
+            None => drop(self.kwargs.shift_remove("reasoning_effort")),
+        }
     }
 
     /// True if a message brings an image, audio, video, a file or embeddings.
@@ -138,7 +177,7 @@ impl Chat {
 
 /// The client's variables; those of the request itself win over them, and null or `"auto"` count as
 /// not given.
-fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
+fn kwargs(body: &Object) -> Result<(Map<String, Value>, Option<Effort>), Reason> {
     let mut kwargs = match present(body, "chat_template_kwargs") {
         None => Map::new(),
         Some(value) => match json::parse(value.raw())? {
@@ -149,18 +188,18 @@ fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
     if kwargs.keys().any(|key| RESERVED_KWARGS.contains(&key.as_str()) || key.starts_with(OWN_VARIABLES)) {
         return Err(Reason::TemplateKwargs);
     }
-    if let Some(effort) = present(body, "reasoning_effort") {
-        let effort =
-            effort.as_str().filter(|effort| EFFORTS.contains(&effort.as_ref())).ok_or(Reason::Shape)?;
-        if !kwargs.contains_key("enable_thinking") {
-            kwargs.insert("enable_thinking".to_owned(), Value::Bool(effort != "none"));
-        }
-        kwargs.insert("reasoning_effort".to_owned(), Value::String(effort.into_owned()));
-    }
+    let decides_thinking = !kwargs.contains_key("enable_thinking");
     kwargs.retain(|_, value| !(value.is_null() || value == "auto"));
     kwargs.shift_remove("add_generation_prompt");
     kwargs.shift_remove("continue_final_message");
-    Ok(kwargs)
+    let Some(effort) = present(body, "reasoning_effort") else { return Ok((kwargs, None)) };
+    let known = effort.as_str().filter(|effort| EFFORTS.contains(&effort.as_ref()));
+    let asked = known.ok_or(Reason::Shape)?.into_owned();
+    if decides_thinking {
+        kwargs.insert("enable_thinking".to_owned(), Value::Bool(asked != "none"));
+    }
+    let own = kwargs.insert("reasoning_effort".to_owned(), Value::String(asked.clone()));
+    Ok((kwargs, Some(Effort { asked, decides_thinking, own })))
 }
 
 fn is_none(choice: &client::Value<'_>) -> bool {

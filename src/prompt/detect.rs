@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use minijinja::machinery::ast::{Call, Expr, Macro, Stmt};
+use minijinja::machinery::ast::{Call, CallArg, Expr, Macro, Stmt};
 
 use super::markup::changes_markup;
+use super::rules::Edition;
 use super::template::ContentFormat;
 use super::walk::{Node, arg_expr, nodes};
 
@@ -96,10 +97,10 @@ fn unknown_node(root: &Stmt<'_>) -> Option<String> {
     })
 }
 
-/// `OpenAi` if the template loops over a message's content, `String` if it prints it (vLLM 0.32,
-/// `_detect_content_format`).
-pub(super) fn content_format(root: &Stmt<'_>) -> ContentFormat {
-    if loops_over_content(&nodes(root)).unwrap_or(false) {
+/// `OpenAi` if the template loops over a message's content, `String` if it prints it (vLLM 0.32 and
+/// 0.33, `_detect_content_format`).
+pub(super) fn content_format(root: &Stmt<'_>, edition: Edition) -> ContentFormat {
+    if loops_over_content(&nodes(root), edition).unwrap_or(false) {
         ContentFormat::OpenAi
     } else {
         ContentFormat::String
@@ -108,11 +109,11 @@ pub(super) fn content_format(root: &Stmt<'_>) -> ContentFormat {
 
 /// `None` where the engine's own analysis gives up (a loop variable that is not a name) and takes
 /// the default.
-fn loops_over_content(nodes: &[Node<'_, '_>]) -> Option<bool> {
-    let message_names = message_names(nodes)?;
+fn loops_over_content(nodes: &[Node<'_, '_>], edition: Edition) -> Option<bool> {
+    let message_names = message_names(nodes, &message_lists(nodes, edition)?)?;
     for node in nodes {
         let Node::Stmt { stmt: Stmt::ForLoop(it), in_macro } = node else { continue };
-        let of_message = message_names.iter().any(|name| is_access(&it.iter, name, Some("content")));
+        let of_message = message_names.iter().any(|name| is_access(&it.iter, name, "content"));
         let by_name = matches!(&it.iter, Expr::Var(var) if match in_macro {
             None => var.id == "content",
             Some(at) => passes_content(nodes, *at, var.id, &message_names),
@@ -124,27 +125,76 @@ fn loops_over_content(nodes: &[Node<'_, '_>]) -> Option<bool> {
     Some(false)
 }
 
-/// The variables that stand for one message in a loop over `messages` or over what was assigned
-/// from it.
-fn message_names<'a>(nodes: &[Node<'_, 'a>]) -> Option<BTreeSet<&'a str>> {
-    let mut lists = BTreeSet::from(["messages"]);
-    let mut todo = vec!["messages"];
-    while let Some(name) = todo.pop() {
-        for node in nodes {
-            let Node::Stmt { stmt: Stmt::Set(set), .. } = node else { continue };
-            if !is_access(&set.expr, name, None) {
-                continue;
+/// A variable that stands for the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alias<'a> {
+    Var(&'a str),
+    /// A namespace's member: `of.name`.
+    Member {
+        of: &'a str,
+        name: &'a str,
+    },
+}
+
+impl Alias<'_> {
+    /// True if `expr` is it, possibly filtered, tested or sliced.
+    fn is_read_by(self, expr: &Expr<'_>) -> bool {
+        match (expr, self) {
+            (Expr::Filter(it), _) => it.expr.as_ref().is_some_and(|inner| self.is_read_by(inner)),
+            (Expr::Test(it), _) => self.is_read_by(&it.expr),
+            (Expr::Slice(it), _) => self.is_read_by(&it.expr),
+            (Expr::Var(var), Alias::Var(id)) => var.id == id,
+            (Expr::GetAttr(it), Alias::Member { of, name }) => {
+                it.name == name && name_of(&it.expr) == Some(of)
             }
-            let target = name_of(&set.target)?;
-            if lists.insert(target) {
-                todo.push(target);
-            }
+            _ => false,
         }
     }
+}
+
+/// `messages`, and all that was assigned from it. 0.32 follows variables alone, and gives up at
+/// anything else that is assigned from one.
+fn message_lists<'a>(nodes: &[Node<'_, 'a>], edition: Edition) -> Option<BTreeSet<Alias<'a>>> {
+    let mut lists = BTreeSet::from([Alias::Var("messages")]);
+    let mut todo = vec![Alias::Var("messages")];
+    while let Some(list) = todo.pop() {
+        for node in nodes {
+            let Node::Stmt { stmt: Stmt::Set(set), .. } = node else { continue };
+            let found = match (edition, &set.target) {
+                (_, Expr::Var(to)) if list.is_read_by(&set.expr) => vec![Alias::Var(to.id)],
+                (Edition::Of32, _) if list.is_read_by(&set.expr) => return None,
+                (Edition::Of32, _) => continue,
+                (Edition::Of33, Expr::Var(to)) => members_of(to.id, &set.expr, list),
+                (Edition::Of33, Expr::GetAttr(to)) if list.is_read_by(&set.expr) => {
+                    name_of(&to.expr).map(|of| Alias::Member { of, name: to.name }).into_iter().collect()
+                }
+                (Edition::Of33, _) => continue,
+            };
+            todo.extend(found.into_iter().filter(|alias| lists.insert(*alias)));
+        }
+    }
+    Some(lists)
+}
+
+/// Members of the namespace `of` that are made from the list: `namespace(name=list)`.
+fn members_of<'a>(of: &'a str, expr: &Expr<'a>, list: Alias<'_>) -> Vec<Alias<'a>> {
+    let Expr::Call(call) = expr else { return Vec::new() };
+    if name_of(&call.expr) != Some("namespace") {
+        return Vec::new();
+    }
+    let members = call.args.iter().filter_map(|arg| match arg {
+        CallArg::Kwarg(name, value) if list.is_read_by(value) => Some(Alias::Member { of, name }),
+        _ => None,
+    });
+    members.collect()
+}
+
+/// The variables that stand for one message in a loop over one of the lists.
+fn message_names<'a>(nodes: &[Node<'_, 'a>], lists: &BTreeSet<Alias<'a>>) -> Option<BTreeSet<&'a str>> {
     let mut found = BTreeSet::new();
     for node in nodes {
         let Node::Stmt { stmt: Stmt::ForLoop(it), .. } = node else { continue };
-        if lists.iter().any(|list| is_access(&it.iter, list, None)) {
+        if lists.iter().any(|list| list.is_read_by(&it.iter)) {
             found.insert(name_of(&it.target)?);
         }
     }
@@ -162,7 +212,6 @@ fn passes_content(nodes: &[Node<'_, '_>], at: usize, name: &str, messages: &BTre
 }
 
 fn call_passes(call: &Call<'_>, it: &Macro<'_>, place: usize, name: &str, messages: &BTreeSet<&str>) -> bool {
-    use minijinja::machinery::ast::CallArg;
     if name_of(&call.expr) != Some(it.name) {
         return false;
     }
@@ -172,7 +221,7 @@ fn call_passes(call: &Call<'_>, it: &Macro<'_>, place: usize, name: &str, messag
             CallArg::Kwarg(key, _) => *key == name,
             CallArg::PosSplat(_) | CallArg::KwargSplat(_) => false,
         };
-        this && messages.iter().any(|message| is_access(arg_expr(arg), message, Some("content")))
+        this && messages.iter().any(|message| is_access(arg_expr(arg), message, "content"))
     })
 }
 
@@ -183,15 +232,14 @@ fn name_of<'a>(expr: &Expr<'a>) -> Option<&'a str> {
     }
 }
 
-/// True if `expr` is `name` (or `name.key`), possibly filtered, tested or sliced.
-fn is_access(expr: &Expr<'_>, name: &str, key: Option<&str>) -> bool {
-    match (expr, key) {
-        (Expr::Filter(it), _) => it.expr.as_ref().is_some_and(|inner| is_access(inner, name, key)),
-        (Expr::Test(it), _) => is_access(&it.expr, name, key),
-        (Expr::Slice(it), _) => is_access(&it.expr, name, key),
-        (Expr::Var(var), None) => var.id == name,
-        (Expr::GetAttr(it), Some(key)) => it.name == key && name_of(&it.expr) == Some(name),
-        (Expr::GetItem(it), Some(key)) => {
+/// True if `expr` is `name.key`, possibly filtered, tested or sliced.
+fn is_access(expr: &Expr<'_>, name: &str, key: &str) -> bool {
+    match expr {
+        Expr::Filter(it) => it.expr.as_ref().is_some_and(|inner| is_access(inner, name, key)),
+        Expr::Test(it) => is_access(&it.expr, name, key),
+        Expr::Slice(it) => is_access(&it.expr, name, key),
+        Expr::GetAttr(it) => it.name == key && name_of(&it.expr) == Some(name),
+        Expr::GetItem(it) => {
             name_of(&it.expr) == Some(name)
                 && matches!(&it.subscript_expr, Expr::Const(sub) if sub.value.as_str() == Some(key))
         }
@@ -207,7 +255,41 @@ mod tests {
 
     #[track_caller]
     fn detects(source: &str, expect: ContentFormat) {
-        assert_eq!(content_format(&parse(source, "t", Default::default()).unwrap()), expect, "{source}");
+        for edition in [Edition::Of32, Edition::Of33] {
+            let found = content_format(&parse(source, "t", Default::default()).unwrap(), edition);
+            assert_eq!(found, expect, "{source} {edition:?}");
+        }
+    }
+
+    /// A template in which 0.32 finds nothing, and 0.33 this.
+    #[track_caller]
+    fn detects_since_33(source: &str, expect: ContentFormat) {
+        let root = parse(source, "t", Default::default()).unwrap();
+        assert_eq!(content_format(&root, Edition::Of32), ContentFormat::String, "{source}");
+        assert_eq!(content_format(&root, Edition::Of33), expect, "{source}");
+    }
+
+    #[test]
+    fn messages_are_followed_through_namespaces_since_33() {
+        let parts = ContentFormat::OpenAi;
+        let walk = |list: &str| {
+            format!("{{% for m in {list} %}}{{% for c in m.content %}}{{% endfor %}}{{% endfor %}}")
+        };
+        let is =
+            |before: &str, list: &str, expect| detects_since_33(&format!("{before}{}", walk(list)), expect);
+        is("{% set ns = namespace(rest=messages) %}", "ns.rest", parts);
+        is("{% set ns = namespace(a=1, rest=messages[1:]) %}", "ns.rest|list", parts);
+        is("{% set ns = namespace() %}{% set ns.rest = messages %}", "ns.rest", parts);
+        is(
+            "{% set ns = namespace(a=messages) %}{% set o = namespace(b=ns.a) %}{% set l = o.b %}",
+            "l",
+            parts,
+        );
+        is("{% set ns = namespace(rest=messages) %}", "ns.other", ContentFormat::String);
+        is("{% set ns = namespace(rest=messages) %}", "ns['rest']", ContentFormat::String);
+        is("{% set ns = dict(rest=messages) %}", "ns.rest", ContentFormat::String);
+        // 0.32 gives up at the assignment, and so does not look at what is plain to see.
+        is("{% set ns = namespace() %}{% set ns.x = messages %}", "messages", parts);
     }
 
     #[test]

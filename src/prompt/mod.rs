@@ -1,4 +1,5 @@
-//! From a request's body to the token ids that the engine will see, as vLLM 0.32 computes them.
+//! From a request's body to the token ids that the engine will see, as vLLM 0.32 and 0.33 compute
+//! them.
 //!
 //! Pure CPU work: `source` reads the body, `template` renders a conversation as transformers does,
 //! `tokenizer` turns text into ids, and `cache` remembers the ids of prefixes. A prompt that can't
@@ -25,6 +26,7 @@ mod strftime;
 mod template;
 mod tojson;
 mod tokenizer;
+mod topics;
 mod walk;
 
 use std::sync::Arc;
@@ -37,12 +39,13 @@ use crate::dialect::Api;
 pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
-pub use rules::{Rules, SharedRules};
+pub use rules::{Edition, Editions, EffortMap, Rules, SharedRules};
 pub use source::PromptSource;
 pub use special::AddedToken;
 pub use strftime::Today;
 pub use template::{ChatTemplate, ContentFormat, MAX_TEMPLATE_BYTES, TemplateError, TemplateFiles};
 pub use tokenizer::{Local, Tokenize, TokenizerError};
+pub use topics::{Topic, Topics};
 
 /// Longest text that is tokenised here, in bytes; a longer one is [`Reason::TooLong`].
 pub const MAX_TEXT_BYTES: usize = 64 << 20;
@@ -202,9 +205,20 @@ pub struct Prompt {
 }
 
 impl Prompt {
+    fn exact(tokens: Arc<[u32]>) -> Self {
+        Self { tokens, exactness: Exactness::Exact }
+    }
+
     fn unknown(reason: Reason) -> Self {
         Self { tokens: Arc::default(), exactness: Exactness::Inexact(reason) }
     }
+}
+
+/// Facts of the engines and of the moment for which a prompt is made.
+struct Context<'a> {
+    today: Option<Today>,
+    rules: Rules,
+    stop: &'a Stop,
 }
 
 /// Tokenizer and template of one model; shared by all requests.
@@ -214,6 +228,8 @@ pub struct Prompter {
     cache: PrefixCache,
     /// Variables of the template that requests don't set.
     defaults: Map<String, Value>,
+    /// The efforts that engines from 0.33 on put in place of others.
+    efforts: EffortMap,
     /// Reason why no chat is exact, whatever it says.
     no_chats: Option<Reason>,
     rules: SharedRules,
@@ -231,8 +247,9 @@ impl Prompter {
             tokenizer,
             cache,
             defaults: Map::new(),
+            efforts: EffortMap::new(),
             no_chats: None,
-            rules: SharedRules::new(Rules::Of32),
+            rules: SharedRules::new(Rules::ANY_EDITION),
         }
     }
 
@@ -242,6 +259,18 @@ impl Prompter {
     pub fn with_defaults(mut self, defaults: Map<String, Value>) -> Self {
         self.defaults = defaults;
         self
+    }
+
+    /// With the engines' `--reasoning-effort-map`, which releases before 0.33 don't have.
+    #[must_use]
+    pub fn with_efforts(mut self, efforts: EffortMap) -> Self {
+        self.efforts = efforts;
+        self
+    }
+
+    /// The engines' `--reasoning-effort-map`.
+    pub fn efforts(&self) -> &EffortMap {
+        &self.efforts
     }
 
     /// For a model whose chats are not known here, for a reason that lies in the model.
@@ -266,10 +295,14 @@ impl Prompter {
     /// As [`prompt`](Self::prompt), but when it is told to stop before it is done it comes to
     /// [`Reason::Limit`].
     pub fn prompt_until(&self, api: Api, body: &Object, today: Option<Today>, stop: &Stop) -> Prompt {
-        match self.tokens(api, body, today, stop) {
-            Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
-            Err(reason) => Prompt::unknown(reason),
-        }
+        let context = Context { today, rules: self.rules.now(), stop };
+        self.tokens(api, body, &context).map_or_else(Prompt::unknown, Prompt::exact)
+    }
+
+    /// As [`prompt`](Self::prompt), for engines of these rules.
+    pub fn prompt_under(&self, rules: Rules, api: Api, body: &Object, today: Option<Today>) -> Prompt {
+        let context = Context { today, rules, stop: &Stop::default() };
+        self.tokens(api, body, &context).map_or_else(Prompt::unknown, Prompt::exact)
     }
 
     /// The tokens that the tokenizer finds in raw text before anything else; empty if it has none,
@@ -283,13 +316,7 @@ impl Prompter {
         self.cache.stats()
     }
 
-    fn tokens(
-        &self,
-        api: Api,
-        body: &Object,
-        today: Option<Today>,
-        stop: &Stop,
-    ) -> Result<Arc<[u32]>, Reason> {
+    fn tokens(&self, api: Api, body: &Object, context: &Context<'_>) -> Result<Arc<[u32]>, Reason> {
         match PromptSource::read(api, body)? {
             PromptSource::TokenIds(ids) => Ok(ids),
             PromptSource::Text { text, add_special_tokens } => self.encode(&text, add_special_tokens),
@@ -297,17 +324,38 @@ impl Prompter {
                 // Before the work of rendering.
                 self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
                 self.no_chats.map_or(Ok(()), Err)?;
-                if chat.rules > self.rules.now() {
+                if !context.rules.topics.covers(chat.needs()) {
                     return Err(Reason::Release);
                 }
                 chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;
-                let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
-                let text = template.render_until(*chat, today, stop)?;
-                if stop.is_told() {
+                let text = self.text(*chat, context)?;
+                if context.stop.is_told() {
                     return Err(Reason::Limit);
                 }
                 self.encode(&text, add_special_tokens)
+            }
+        }
+    }
+
+    /// The text of a chat: where engines are of two editions, the one that both make.
+    fn text(&self, chat: Chat, context: &Context<'_>) -> Result<String, Reason> {
+        let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
+        let render = |mut chat: Chat, edition| {
+            if edition == Edition::Of33 {
+                chat.map_effort(&self.efforts);
+            }
+            template.render_until(chat, edition, context.today, context.stop)
+        };
+        match context.rules.editions {
+            Editions::One(edition) => render(chat, edition),
+            Editions::Both if !chat.is_mapped(&self.efforts) && template.is_of_every_edition() => {
+                render(chat, Edition::Of33)
+            }
+            Editions::Both => {
+                let older = render(chat.clone(), Edition::Of32)?;
+                let newer = render(chat, Edition::Of33)?;
+                if older == newer { Ok(newer) } else { Err(Reason::Release) }
             }
         }
     }

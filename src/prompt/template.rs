@@ -17,6 +17,7 @@ use super::jinja::{NoDate, TODAY, TemplateException, environment, syntax_config,
 use super::kept::with_paid_variables;
 use super::message::{conversation, developers_to_system};
 use super::pyvalue::from_json;
+use super::rules::Edition;
 use super::strftime::Today;
 
 /// Longest template source; the longest known is a tenth of it.
@@ -81,11 +82,22 @@ pub enum TemplateError {
 /// One template and what its source says.
 struct Source {
     name: &'static str,
-    format: ContentFormat,
+    /// By 0.32, and by 0.33, which sees more.
+    formats: [ContentFormat; 2],
     /// True if it knows the role `developer`.
     developer: bool,
     /// True if `content` occurs at all, without which transformers continues no message.
     content: bool,
+}
+
+impl Source {
+    fn format(&self, edition: Edition) -> ContentFormat {
+        let [of_32, of_33] = self.formats;
+        match edition {
+            Edition::Of32 => of_32,
+            Edition::Of33 => of_33,
+        }
+    }
 }
 
 /// A model's compiled chat template(s).
@@ -126,9 +138,14 @@ impl ChatTemplate {
         if this.sources.is_empty() { Err(TemplateError::Missing) } else { Ok(this) }
     }
 
-    /// Form of the content that the template takes.
-    pub fn content_format(&self) -> ContentFormat {
-        self.sources.first().map_or(ContentFormat::String, |source| source.format)
+    /// Form of the content that the template takes, as engines of this edition see it.
+    pub fn content_format(&self, edition: Edition) -> ContentFormat {
+        self.sources.first().map_or(ContentFormat::String, |source| source.format(edition))
+    }
+
+    /// True if engines of every edition see the same in it.
+    pub fn is_of_every_edition(&self) -> bool {
+        self.sources.iter().all(|source| source.format(Edition::Of32) == source.format(Edition::Of33))
     }
 
     fn add(
@@ -147,11 +164,11 @@ impl ChatTemplate {
             if let Some(construct) = unknown_construct(&text, &root) {
                 return Err(TemplateError::Construct(construct));
             }
-            content_format(&root)
+            [Edition::Of32, Edition::Of33].map(|edition| content_format(&root, edition))
         };
         self.sources.push(Source {
             name,
-            format: format.unwrap_or(detected),
+            formats: format.map_or(detected, |format| [format; 2]),
             developer: text.contains("\"developer\"") || text.contains("'developer'"),
             content: text.contains("content"),
         });
@@ -159,25 +176,31 @@ impl ChatTemplate {
         self.environment.add_template_owned(name, text).map_err(syntax)
     }
 
-    /// The text of a conversation; `today` is what the engine's calendar shows, `None` if that is
-    /// not known.
+    /// The text of a conversation on engines of 0.33; `today` is what the engine's calendar shows,
+    /// `None` if that is not known.
     ///
     /// # Errors
     /// The [`Reason`] for which the text is not known.
     pub fn render(&self, chat: Chat, today: impl Into<Option<Today>>) -> Result<String, Reason> {
-        self.render_until(chat, today.into(), &Stop::default())
+        self.render_until(chat, Edition::Of33, today.into(), &Stop::default())
     }
 
-    /// As [`render`](Self::render), but when it is told to stop before it is done it comes to
-    /// [`Reason::Limit`].
+    /// As [`render`](Self::render) on engines of any edition, but when it is told to stop before it
+    /// is done it comes to [`Reason::Limit`].
     ///
     /// # Errors
     /// Fails as `render` does.
-    pub fn render_until(&self, chat: Chat, today: Option<Today>, stop: &Stop) -> Result<String, Reason> {
+    pub fn render_until(
+        &self,
+        chat: Chat,
+        edition: Edition,
+        today: Option<Today>,
+        stop: &Stop,
+    ) -> Result<String, Reason> {
         let named = |name| self.sources.iter().find(|source| source.name == name);
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));
         let source = tool_use.or_else(|| named(DEFAULT)).ok_or(Reason::NoTemplate)?;
-        let mut messages = conversation(chat.messages, source.format)?;
+        let mut messages = conversation(chat.messages, source.format(edition))?;
         if !source.developer && messages.iter().any(|m| m.get("role").is_some_and(|role| role == "developer"))
         {
             messages = developers_to_system(messages);

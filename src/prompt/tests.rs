@@ -207,7 +207,7 @@ fn a_slice_that_is_walked_for_each_message_has_its_limit() {
 fn render(source: &str, messages: &[Value], stop: &Stop) -> Result<String, Reason> {
     let body = json!({"model": "m", "messages": messages}).to_string();
     let body = Object::scan(Bytes::from(body), ScanLimits::default()).unwrap();
-    Chat::read(&body).and_then(|chat| template(source).unwrap().render_until(chat, None, stop))
+    Chat::read(&body).and_then(|chat| template(source).unwrap().render_until(chat, Edition::Of33, None, stop))
 }
 
 /// As the template of DeepSeek-V3.1 joins system messages, and others what they have said so far.
@@ -247,11 +247,40 @@ fn release_dependent_prompt_is_not_exact() {
     let reasoning = || chat(json!({"role": "assistant", "content": "a", "reasoning_content": "r"}));
     let developer = || chat(json!({"role": "developer", "content": "a"}));
     assert_eq!((plain(), reasoning(), developer()), (None, None, None));
-    prompter.set_rules(Rules::Since22);
+    prompter.set_rules(Rules::SINCE_22);
     assert_eq!((plain(), reasoning(), developer()), (None, None, Some(Reason::Release)));
-    prompter.set_rules(Rules::EveryRelease);
+    prompter.set_rules(Rules::EVERY_RELEASE);
     assert_eq!((plain(), reasoning(), developer()), (None, Some(Reason::Release), Some(Reason::Release)));
     assert_eq!(ask(&prompter, Api::Completions, r#"{"prompt":"a"}"#).as_deref(), Ok("\u{1}a"));
-    prompter.set_rules(Rules::Of32);
+    prompter.set_rules(Rules::OF_32);
     assert_eq!(developer(), None, "the last of them was upgraded");
+}
+
+/// Of a template that releases see differently, the chats are exact that come out the same.
+#[test]
+fn a_fleet_of_two_editions_is_exact_where_both_agree() {
+    let source = "{% set ns = namespace(rest=messages) %}{% for m in ns.rest %}\
+                  {% if m.content is string %}{{ m.content }}{% else %}\
+                  {% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}\
+                  {{ reasoning_effort }}";
+    let efforts = EffortMap::from([("medium".to_owned(), "low".to_owned())]);
+    let prompter = prompter(source).with_efforts(efforts.clone());
+    let plain = r#"{"messages":[{"role":"user","content":"a"}]}"#;
+    let odd = r#"{"messages":[{"role":"tool","content":"a","tool_call_id":"1"}]}"#;
+    let asked = |rules| {
+        prompter.set_rules(rules);
+        [plain, odd].map(|body| ask(&prompter, Api::Chat, body))
+    };
+    assert_eq!(asked(Rules::OF_32), [Ok("a".to_owned()), Ok("a".to_owned())]);
+    assert_eq!(asked(Rules::OF_33), [Ok("[a]".to_owned()), Ok("a".to_owned())]);
+    assert_eq!(asked(Rules::ANY_EDITION), [Err(Reason::Release), Ok("a".to_owned())]);
+    let same = self::prompter("{{ reasoning_effort }}").with_efforts(efforts);
+    same.set_rules(Rules::ANY_EDITION);
+    let effort = |effort: &str| {
+        let body = json!({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": effort});
+        ask(&same, Api::Chat, &body.to_string())
+    };
+    assert_eq!((effort("medium"), effort("high")), (Err(Reason::Release), Ok("high".to_owned())));
+    same.set_rules(Rules::OF_33);
+    assert_eq!(effort("medium").as_deref(), Ok("low"));
 }

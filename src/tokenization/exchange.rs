@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, StatusCode, header};
 use reqwest::{Client, RequestBuilder};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::endpoint::Endpoint;
 
@@ -14,6 +15,9 @@ pub const ANSWER_BYTES: usize = 64 << 20;
 
 /// Good for [`Asker::time`]: beyond it an engine is not slow but stuck.
 pub const ASK_TIME: Duration = Duration::from_secs(10);
+
+/// Route that tells a chat's tokens.
+const RENDER: &str = "/v1/chat/completions/render";
 
 /// Asks engines to tokenise.
 #[derive(Clone, Debug)]
@@ -52,7 +56,29 @@ impl Asker {
         struct Answer {
             tokens: Vec<u32>,
         }
-        let request = self.client.post(url(engine, "/tokenize")).body(body);
+        self.post(engine, "/tokenize", body).await.map(|answer: Answer| answer.tokens)
+    }
+
+    /// The tokens that the chat endpoint makes of a body, from the route `/render` beside it, which
+    /// generates nothing. Engines have it from 0.32 on, if not before.
+    ///
+    /// # Errors
+    /// An [`AskError`] says what failed.
+    pub async fn render(&self, engine: &Endpoint, body: Bytes) -> Result<Vec<u32>, AskError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            token_ids: Vec<u32>,
+        }
+        self.post(engine, RENDER, body).await.map(|answer: Answer| answer.token_ids)
+    }
+
+    async fn post<A: DeserializeOwned>(
+        &self,
+        engine: &Endpoint,
+        path: &str,
+        body: Bytes,
+    ) -> Result<A, AskError> {
+        let request = self.client.post(url(engine, path)).body(body);
         let request = request.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let request = authorized(request, self.authorization.as_ref());
         let (status, answer) =
@@ -60,8 +86,7 @@ impl Asker {
         if status != StatusCode::OK {
             return Err(AskError::Refused(status.as_u16()));
         }
-        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| AskError::BadAnswer)?;
-        Ok(answer.tokens)
+        serde_json::from_slice(&answer).map_err(|_| AskError::BadAnswer)
     }
 }
 

@@ -7,6 +7,7 @@ use http::{HeaderValue, StatusCode};
 use reqwest::{Client, RequestBuilder};
 
 use super::exchange::{authorized, exchange, url};
+use super::parity::TopicsSeen;
 use crate::dialect::facts::{self, CacheFacts, Contradiction, ModelFact};
 use crate::endpoint::Endpoint;
 use crate::kvhash::release::{Release, Stage};
@@ -43,10 +44,10 @@ impl Facts {
         self.models.iter().any(|model| harmony(&model.id) || model.root.as_deref().is_some_and(harmony))
     }
 
-    /// The rules for chats that it shares with those followed here; one whose release is not known
-    /// shares what all do.
-    pub fn rules(&self) -> Rules {
-        self.version.as_deref().map_or(Rules::EveryRelease, rules_of)
+    /// The rules for chats that it is known to share with those followed here, and those that
+    /// comparing may show.
+    pub fn rules(&self) -> EngineRules {
+        self.version.as_deref().map_or(EngineRules::Known(Rules::EVERY_RELEASE), rules_of)
     }
 
     /// Fills the gaps with what the same engine said before.
@@ -60,6 +61,33 @@ impl Facts {
             }
         }
         self
+    }
+}
+
+/// Rules for chats of an engine, by its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineRules {
+    /// Its release was compared with, or is older and shares what all releases do.
+    Known(Rules),
+    /// It is newer than all that were compared with: taken to be the newest of them as far as the
+    /// comparison with it shows.
+    Newer(Rules),
+}
+
+impl EngineRules {
+    /// The rules under which its tokens are compared.
+    pub fn compared(self) -> Rules {
+        let (EngineRules::Known(rules) | EngineRules::Newer(rules)) = self;
+        rules
+    }
+
+    /// The rules that count once `seen` was found.
+    pub fn after(self, seen: TopicsSeen) -> Rules {
+        let topics = match self {
+            EngineRules::Known(rules) => rules.topics,
+            EngineRules::Newer(rules) => rules.topics.shared_with(seen.same),
+        };
+        Rules { topics: topics.without(seen.different), ..self.compared() }
     }
 }
 
@@ -87,19 +115,24 @@ pub struct FactsError {
     pub why: String,
 }
 
-/// Rules of a release. A version that is none of the releases compared with may have been changed:
-/// a later one, one between two releases, a name of somebody's own. A build of a release
-/// (`0.32.0+cu130`) is that release.
-fn rules_of(version: &str) -> Rules {
-    let release = Release::parse(version).filter(|release| release.stage() == Stage::Final);
-    let known = |from: u16, to: u16| {
+/// Newest release that was compared with.
+const NEWEST: Release = Release::new(0, 33, 0);
+
+/// Rules of a release. A version between releases that were compared with, or a name of somebody's
+/// own, may have been changed in any way. A build of a release (`0.32.0+cu130`) is that release,
+/// and so are its patches.
+fn rules_of(version: &str) -> EngineRules {
+    let Some(release) = Release::parse(version) else { return EngineRules::Known(Rules::EVERY_RELEASE) };
+    let of = |from: u16, to: u16| {
         let range = Release::new(0, from, 0)..=Release::new(0, to, u16::MAX);
-        release.is_some_and(|release| range.contains(&release))
+        release.stage() == Stage::Final && range.contains(&release)
     };
-    match (known(32, 32), known(22, 32)) {
-        (true, _) => Rules::Of32,
-        (_, true) => Rules::Since22,
-        _ => Rules::EveryRelease,
+    match (of(33, 33), of(32, 32), of(22, 31)) {
+        (true, ..) => EngineRules::Known(Rules::OF_33),
+        (_, true, _) => EngineRules::Known(Rules::OF_32),
+        (.., true) => EngineRules::Known(Rules::SINCE_22),
+        _ if release > NEWEST => EngineRules::Newer(Rules::OF_33),
+        _ => EngineRules::Known(Rules::EVERY_RELEASE),
     }
 }
 
@@ -187,22 +220,40 @@ fn read<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prompt::{Topic, Topics};
 
     #[test]
-    fn only_releases_that_were_compared_with_share_the_rules() {
+    fn releases_that_were_compared_with_share_the_rules() {
         for (version, rules) in [
-            ("0.32.0", Rules::Of32),
-            ("0.32.4+cu130", Rules::Of32),
-            ("0.31.1", Rules::Since22),
-            ("0.22.0", Rules::Since22),
-            ("0.21.3", Rules::EveryRelease),
-            ("0.33.0", Rules::EveryRelease),
-            ("0.32.1rc1.dev3+g12345", Rules::EveryRelease),
-            ("1.0.0", Rules::EveryRelease),
-            ("dev", Rules::EveryRelease),
-            ("", Rules::EveryRelease),
+            ("0.33.0", Rules::OF_33),
+            ("0.33.2+cpu", Rules::OF_33),
+            ("0.32.0", Rules::OF_32),
+            ("0.32.4+cu130", Rules::OF_32),
+            ("0.31.1", Rules::SINCE_22),
+            ("0.22.0", Rules::SINCE_22),
+            ("0.21.3", Rules::EVERY_RELEASE),
+            ("0.33.0rc1", Rules::EVERY_RELEASE),
+            ("0.32.1rc1.dev3+g12345", Rules::EVERY_RELEASE),
+            ("dev", Rules::EVERY_RELEASE),
+            ("", Rules::EVERY_RELEASE),
         ] {
-            assert_eq!(rules_of(version), rules, "{version:?}");
+            assert_eq!(rules_of(version), EngineRules::Known(rules), "{version:?}");
         }
+    }
+
+    #[test]
+    fn a_newer_release_shares_what_the_comparison_shows() {
+        for version in ["0.34.0", "0.33.1.dev7+g12345", "0.33.0.post1", "0.34.0rc1", "1.0.0"] {
+            assert_eq!(rules_of(version), EngineRules::Newer(Rules::OF_33), "{version:?}");
+        }
+        let one = |topic| Topics::NONE.with(topic);
+        let newer = rules_of("0.34.0");
+        assert_eq!(newer.after(TopicsSeen::default()).topics, Topics::NONE);
+        let seen = TopicsSeen { same: Topics::ALL, different: one(Topic::Effort) };
+        assert_eq!(newer.after(seen).topics, Topics::ALL.without(one(Topic::Effort)));
+        assert_eq!(newer.after(seen).editions, Rules::OF_33.editions);
+        // As an engine of a known release whose efforts are mapped in another way.
+        assert_eq!(rules_of("0.33.0").after(seen).topics, Topics::ALL.without(one(Topic::Effort)));
+        assert_eq!(rules_of("0.33.0").after(TopicsSeen::default()), Rules::OF_33);
     }
 }

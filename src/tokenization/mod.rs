@@ -14,7 +14,9 @@ mod tokenize_request;
 pub use block_naming::{BlockNaming, Model};
 pub use engine::{EngineLimits, EngineStats, EngineTokenizer};
 pub use exchange::{AskError, Asker};
-pub use facts::{Facts, FactsError, Gap};
-pub use parity::{Comparison, Difference, Parity, Verdict, compare};
+pub use facts::{EngineRules, Facts, FactsError, Gap};
+pub use parity::{
+    ComparedEngine, Comparison, Difference, Parity, TopicsSeen, Verdict, compare, compare_routes,
+};
 pub use prompts::{Prompts, Source, Trust};
 pub use tokenize_request::{TokenizeRequest, tokenize_request};

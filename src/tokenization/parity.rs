@@ -10,12 +10,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::exchange::{AskError, Asker};
 use super::parity_cases::parity_cases;
-use super::tokenize_request::{TokenizeRequest, tokenize_request};
+use super::tokenize_request::{TokenizeRequest, tokenize_request_under};
+use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::prompt::{Exactness, Prompter, Reason, Today};
+use crate::prompt::{EffortMap, Exactness, PromptSource, Prompter, Reason, Rules, Today, Topic, Topics};
 
 /// The longest that one engine's comparison goes on.
 pub const COMPARE_TIME: Duration = Duration::from_secs(20);
@@ -33,6 +36,19 @@ pub struct Parity {
     pub compared: usize,
     /// Requests that were not compared: how many, by why their tokens are not known here.
     pub skipped: BTreeMap<&'static str, usize>,
+    /// Topics that releases read in different ways, as far as this engine was asked about them.
+    pub topics: TopicsSeen,
+    /// The first request that differs and has such a topic.
+    pub topical: Option<Difference>,
+}
+
+/// Outcome of the requests with a [`Topic`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopicsSeen {
+    /// The engine reads them as it is done here.
+    pub same: Topics,
+    /// It reads them in another way: the chats that have them are not known, and all others are.
+    pub different: Topics,
 }
 
 /// The conclusion of a comparison.
@@ -79,7 +95,10 @@ pub enum Comparison {
 
 /// One request's comparison.
 enum Step {
-    Same,
+    /// And the engine's answer shows these topics.
+    Same {
+        shown: Topics,
+    },
     Skipped(Reason),
     Different(Comparison),
 }
@@ -120,19 +139,18 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares `prompter` with what `engine` answers to `/tokenize`. `model` is the name to ask under,
-/// `None` for the engine's default; `today` is the engine's date, which some templates print,
-/// `None` if it is not known. An engine that takes longer than [`COMPARE_TIME`] for all of it is
-/// [`Verdict::Unknown`].
+/// Compares `prompter` with what `engine` answers to `/tokenize`, or to `/render` beside its chat
+/// endpoint where `/tokenize` does not show it. `today` is the engine's date, which some templates
+/// print, `None` if it is not known. An engine that takes longer than [`COMPARE_TIME`] for all of
+/// it is [`Verdict::Unknown`].
 pub async fn compare(
     asker: &Asker,
-    engine: &Endpoint,
-    model: Option<&str>,
+    engine: ComparedEngine<'_>,
     prompter: &Prompter,
     today: Option<Today>,
 ) -> Parity {
-    let mut parity = Parity { verdict: Verdict::Untested, compared: 0, skipped: BTreeMap::new() };
-    let whole = run(asker, EngineModel { engine, model }, prompter, today, &mut parity);
+    let mut parity = Parity::untested();
+    let whole = run(asker, engine, prompter, today, &mut parity);
     if tokio::time::timeout(COMPARE_TIME, whole).await.is_err() {
         let seconds = COMPARE_TIME.as_secs();
         parity.verdict = Verdict::Unknown(format!("it was not done with the requests after {seconds} s"));
@@ -140,30 +158,63 @@ pub async fn compare(
     parity
 }
 
-/// An engine, and the model to ask for there; `None` for the engine's default.
-#[derive(Clone, Copy)]
-struct EngineModel<'a> {
-    engine: &'a Endpoint,
-    model: Option<&'a str>,
+/// An engine to compare with.
+#[derive(Clone, Copy, Debug)]
+pub struct ComparedEngine<'a> {
+    /// Address of the engine.
+    pub engine: &'a Endpoint,
+    /// Name to ask under; `None` for the engine's default.
+    pub model: Option<&'a str>,
+    /// Its rules for chats.
+    pub rules: Rules,
+}
+
+impl TopicsSeen {
+    /// The names of those that differ, for the log.
+    pub fn names(&self) -> String {
+        self.different.iter().map(Topic::name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Parity {
+    /// Nothing was compared yet.
+    pub fn untested() -> Self {
+        Self {
+            verdict: Verdict::Untested,
+            compared: 0,
+            skipped: BTreeMap::new(),
+            topics: TopicsSeen::default(),
+            topical: None,
+        }
+    }
 }
 
 /// Goes through the requests up to the first difference.
 async fn run(
     asker: &Asker,
-    EngineModel { engine, model }: EngineModel<'_>,
+    ComparedEngine { engine, model, rules }: ComparedEngine<'_>,
     prompter: &Prompter,
     today: Option<Today>,
     parity: &mut Parity,
 ) {
     for (name, api, body) in parity_cases(model, &prompter.added_tokens()) {
-        let prompt = prompter.prompt(api, &body, today);
+        let prompt = prompter.prompt_under(rules, api, &body, today);
         let ours = match prompt.exactness {
             Exactness::Exact => Ok(&prompt.tokens[..]),
             Exactness::Inexact(reason) => Err(reason),
         };
-        match step(asker, engine, ours, tokenize_request(api, &body)).await {
-            Ok(Step::Same) => parity.compared += 1,
+        let topics = topics(api, &body);
+        match step(asker, engine, ours, questions(api, &body, topics, prompter.efforts(), rules)).await {
+            Ok(Step::Same { shown }) => {
+                parity.compared += 1;
+                parity.topics.same = parity.topics.same.or(topics.shared_with(shown));
+            }
             Ok(Step::Skipped(reason)) => *parity.skipped.entry(reason.name()).or_default() += 1,
+            Ok(Step::Different(found)) if !topics.is_empty() => {
+                parity.compared += 1;
+                parity.topics.different = parity.topics.different.or(topics);
+                parity.topical.get_or_insert(Difference { canary: name, is_chat: true, found });
+            }
             Ok(Step::Different(found)) => {
                 parity.compared += 1;
                 parity.verdict =
@@ -181,24 +232,108 @@ async fn run(
     }
 }
 
+/// Compares what `engine` answers to `/tokenize` with what it answers to `/render`, for a gateway
+/// that has no tokenizer of its own and asks the first: topics on which both answer the same can be
+/// asked about. `None` if the engine is away, or takes longer than [`COMPARE_TIME`].
+pub async fn compare_routes(
+    asker: &Asker,
+    engine: ComparedEngine<'_>,
+    efforts: &EffortMap,
+) -> Option<TopicsSeen> {
+    tokio::time::timeout(COMPARE_TIME, run_routes(asker, engine, efforts)).await.ok()?.ok()
+}
+
+async fn run_routes(
+    asker: &Asker,
+    ComparedEngine { engine, model, rules }: ComparedEngine<'_>,
+    efforts: &EffortMap,
+) -> Result<TopicsSeen, AskError> {
+    let mut seen = TopicsSeen::default();
+    for (_, api, body) in parity_cases(model, &[]) {
+        let topics = topics(api, &body);
+        let question = tokenize_request_under(api, &body, rules, efforts);
+        let (false, Ok(TokenizeRequest::Ask(question))) = (topics.is_empty(), question) else { continue };
+        match (asker.render(engine, body.bytes().clone()).await, asker.ask(engine, question).await) {
+            (Ok(rendered), Ok(tokens)) if rendered == tokens => seen.same = seen.same.or(topics),
+            (Ok(_), Ok(_)) => seen.different = seen.different.or(topics),
+            (Err(error @ AskError::Unreachable(_)), _) | (_, Err(error @ AskError::Unreachable(_))) => {
+                return Err(error);
+            }
+            // It has no such route, or refuses the request: nothing is shown.
+            _ => {}
+        }
+    }
+    Ok(seen)
+}
+
+/// Topics of a request.
+fn topics(api: Api, body: &Object) -> Topics {
+    match PromptSource::read(api, body) {
+        Ok(PromptSource::Messages(chat)) => chat.needs(),
+        _ => Topics::NONE,
+    }
+}
+
+/// Questions about one request, the first of which an engine may not know.
+struct Questions {
+    /// Body for `/render`.
+    render: Option<Bytes>,
+    tokenize: Result<TokenizeRequest, Reason>,
+}
+
+/// `/render` is asked only about what `/tokenize` does not show: it refuses chats with tools where
+/// the engine has no parser for them.
+fn questions(api: Api, body: &Object, topics: Topics, efforts: &EffortMap, rules: Rules) -> Questions {
+    let hidden = topics.iter().any(|topic| !topic.is_shown_by_tokenize());
+    Questions {
+        render: hidden.then(|| body.bytes().clone()),
+        tokenize: tokenize_request_under(api, body, rules, efforts),
+    }
+}
+
+/// The answer of an engine, and the topics that it shows.
+struct EngineAnswer {
+    tokens: Result<Vec<u32>, AskError>,
+    shown: Topics,
+}
+
+async fn answer(asker: &Asker, engine: &Endpoint, render: Option<Bytes>, body: Bytes) -> EngineAnswer {
+    if let Some(render) = render {
+        let tokens = asker.render(engine, render).await;
+        let is_answer = match &tokens {
+            Ok(_) => true,
+            Err(AskError::Refused(status)) => JUDGEMENTS.contains(status),
+            Err(_) => false,
+        };
+        if is_answer {
+            return EngineAnswer { tokens, shown: Topics::ALL };
+        }
+    }
+    let shown = Topic::ALL.into_iter().filter(|topic| topic.is_shown_by_tokenize());
+    let shown = shown.fold(Topics::NONE, Topics::with);
+    EngineAnswer { tokens: asker.ask(engine, body).await, shown }
+}
+
 async fn step(
     asker: &Asker,
     engine: &Endpoint,
     ours: Result<&[u32], Reason>,
-    question: Result<TokenizeRequest, Reason>,
+    questions: Questions,
 ) -> Result<Step, AskError> {
-    let body = match (ours, question) {
+    let body = match (ours, questions.tokenize) {
         (Err(reason), _) if reason != Reason::Rejected => return Ok(Step::Skipped(reason)),
         (_, Err(reason)) => return Ok(Step::Skipped(reason)),
-        (_, Ok(TokenizeRequest::Known(_))) => return Ok(Step::Same),
+        (_, Ok(TokenizeRequest::Known(_))) => return Ok(Step::Same { shown: Topics::NONE }),
         (_, Ok(TokenizeRequest::Ask(body))) => body,
     };
-    match (ours, asker.ask(engine, body).await) {
-        (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(Step::Same, Step::Different)),
+    let EngineAnswer { tokens, shown } = answer(asker, engine, questions.render, body).await;
+    let same = Step::Same { shown };
+    match (ours, tokens) {
+        (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(same, Step::Different)),
         (Ok(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => {
             Ok(Step::Different(Comparison::Refused(status)))
         }
-        (Err(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => Ok(Step::Same),
+        (Err(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => Ok(same),
         (Err(_), Ok(_)) => Ok(Step::Different(Comparison::Accepted)),
         (_, Err(error)) => Err(error),
     }

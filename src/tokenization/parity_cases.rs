@@ -62,7 +62,7 @@ const fn chat(name: &'static str, body: &'static str) -> Canary {
 }
 
 /// Requests about which tokenizers and templates are known to disagree.
-const CANARIES: [Canary; 22] = [
+const CANARIES: [Canary; 42] = [
     completion(
         "ascii",
         r#"{"prompt":"The quick brown fox jumps over the lazy dog. It's what they'd do, isn't it?"}"#,
@@ -131,6 +131,82 @@ const CANARIES: [Canary; 22] = [
         r#"{"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"enable_thinking":false}}"#,
     ),
     chat("effort", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"low"}"#),
+    // Engines may map each of them to something else.
+    chat("effort none", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"none"}"#),
+    chat("effort minimal", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"minimal"}"#),
+    chat("effort medium", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"medium"}"#),
+    chat("effort high", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"high"}"#),
+    chat("effort xhigh", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"xhigh"}"#),
+    chat("effort max", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"max"}"#),
+    chat(
+        "reasoning under its newer name",
+        r#"{"messages":[{"role":"user","content":"1+1?"},
+        {"role":"assistant","content":"2","reasoning":"Add them.\n"},{"role":"user","content":"And 2+2?"}]}"#,
+    ),
+    chat(
+        "documents",
+        r#"{"messages":[{"role":"user","content":"Hi"}],"documents":[{"title":"T","text":"it's"},{"id":"2"}]}"#,
+    ),
+    chat(
+        "developer",
+        r#"{"messages":[{"role":"developer","content":"Be brief."},{"role":"user","content":"Hi"}]}"#,
+    ),
+    chat(
+        "developer after system",
+        r#"{"messages":[{"role":"system","content":"Sys."},{"role":"user","content":"a"},
+        {"role":"assistant","content":"b"},{"role":"developer","content":"Dev."},{"role":"user","content":"c"}]}"#,
+    ),
+    chat(
+        "odd role and task",
+        r#"{"messages":[{"role":"user","content":"a","task":"t"},{"role":"critic","content":"b"}]}"#,
+    ),
+    chat(
+        "strict tool",
+        r#"{"messages":[{"role":"user","content":"Go"}],"tools":[{"function":{"strict":true,"description":"d",
+        "parameters":{"type":"object","properties":{},"x":[1.5,null]},"name":"n"},"type":"function"}]}"#,
+    ),
+    chat(
+        "deferred tool",
+        r#"{"messages":[{"role":"user","content":"Go"}],"tools":[{"type":"function","defer_loading":true,
+        "function":{"name":"n","parameters":{}}}]}"#,
+    ),
+    chat(
+        "tool result in parts",
+        r#"{"messages":[{"role":"user","content":"Weather?"},{"role":"assistant","content":"","tool_calls":[
+        {"id":"call12345","type":"function","function":{"name":"f","arguments":"{}"}}]},
+        {"role":"tool","tool_call_id":"call12345","content":[{"type":"text","text":"sun"},{"type":"text","text":"wind"}]}]}"#,
+    ),
+    chat(
+        "calls without arguments",
+        r#"{"messages":[{"role":"user","content":"Go"},{"role":"assistant","content":"x","tool_calls":[
+        {"id":"call12345","type":"function","function":{"name":"f","arguments":"[1]"}}]},
+        {"role":"tool","tool_call_id":"call12345","content":"ok"}]}"#,
+    ),
+    chat(
+        "no calls",
+        r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[]},
+        {"role":"user","content":"c"}]}"#,
+    ),
+    chat(
+        "parts with more members",
+        r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]},
+        {"role":"assistant","content":[{"type":"refusal","refusal":"no"}]},{"role":"user","content":"b"}]}"#,
+    ),
+    chat(
+        "billing header",
+        r#"{"messages":[{"role":"system","content":"x-anthropic-billing-header: v=1\nKeep"},
+        {"role":"user","content":"Hi"}]}"#,
+    ),
+    chat(
+        "unset variable",
+        r#"{"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"enable_thinking":null,"x":"auto"}}"#,
+    ),
+    chat(
+        "messages after the first",
+        r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user",
+        "content":[{"type":"text","text":"c"},{"type":"text","text":"d"}]},{"role":"system","content":"Now."},
+        {"role":"user","content":"e"}]}"#,
+    ),
     chat(
         "turns in content",
         r#"{"messages":[{"role":"user","content":"<|im_end|>\n<|im_start|>system\n</s> {{ x }} {% y %}"}]}"#,
@@ -141,6 +217,7 @@ const CANARIES: [Canary; 22] = [
 mod tests {
     use super::super::tokenize_request::{TokenizeRequest, tokenize_request};
     use super::*;
+    use crate::prompt::{PromptSource, Topic};
     use std::collections::BTreeSet;
 
     #[test]
@@ -160,6 +237,20 @@ mod tests {
                 assert_eq!(body["prompt"], " a<|\"x|>b ");
             }
         }
+    }
+
+    /// One that has several would take them all away where one of them differs.
+    #[test]
+    fn a_canary_has_one_topic_and_every_topic_has_a_canary() {
+        let mut found = Vec::new();
+        for (name, api, body) in parity_cases(None, &[]) {
+            if let Ok(PromptSource::Messages(chat)) = PromptSource::read(api, &body) {
+                let topics: Vec<Topic> = chat.needs().iter().collect();
+                assert!(topics.len() < 2, "{name}: {topics:?}");
+                found.extend(topics);
+            }
+        }
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(Topic::ALL));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 use crate::prompt::{
-    CacheStats, Exactness, Prompt, PromptSource, Prompter, Reason, Rules, SharedRules, Stop, Today,
+    CacheStats, EffortMap, Exactness, Prompt, PromptSource, Prompter, Reason, Rules, SharedRules, Stop, Today,
 };
 
 /// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside
@@ -53,6 +53,8 @@ pub struct Prompts {
     /// Engines encode chats by code of their own.
     encoder: AtomicBool,
     rules: SharedRules,
+    /// The engines' `--reasoning-effort-map`.
+    efforts: Arc<EffortMap>,
     /// The engines' offset from UTC, in seconds.
     utc_offset_s: Option<i32>,
     /// So many dear bodies at once: one per core.
@@ -91,10 +93,23 @@ impl Prompts {
             naming: ArcSwapOption::empty(),
             engine_block_tokens: AtomicUsize::new(0),
             encoder: AtomicBool::new(false),
-            rules: SharedRules::new(Rules::Of32),
+            rules: SharedRules::new(Rules::ANY_EDITION),
+            efforts: Arc::default(),
             utc_offset_s,
             aside: Arc::new(Semaphore::new(cores)),
         }
+    }
+
+    /// With the engines' `--reasoning-effort-map`, for questions to them.
+    #[must_use]
+    pub fn with_efforts(mut self, efforts: EffortMap) -> Self {
+        self.efforts = Arc::new(efforts);
+        self
+    }
+
+    /// The engines' `--reasoning-effort-map`.
+    pub fn efforts(&self) -> &EffortMap {
+        &self.efforts
     }
 
     /// The local tokenizer and template, if they are in use.
@@ -203,9 +218,10 @@ impl Prompts {
             Source::Engine(tokenizer) => {
                 let Some(engine) = engine else { return unknown(Reason::EngineUnreachable) };
                 let asked = async {
-                    let rules = self.rules.now();
+                    let (rules, efforts) = (self.rules.now(), self.efforts.clone());
                     let question =
-                        self.work(body, move |body, _| tokenize_request_under(api, body, rules)).await??;
+                        move |body: &Object, _: &Stop| tokenize_request_under(api, body, rules, &efforts);
+                    let question = self.work(body, question).await??;
                     tokenizer.answer(&engine, question, quarter()).await
                 };
                 asked.await.map_or_else(unknown, exact)

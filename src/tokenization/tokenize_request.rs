@@ -1,6 +1,6 @@
 //! Questions to an engine's `/tokenize` whose answer is the prompt of a generating request (vLLM
-//! 0.32, `TokenizeChatRequest` and `TokenizeCompletionRequest` against `ChatCompletionRequest` and
-//! `CompletionRequest`).
+//! 0.32 and 0.33, `TokenizeChatRequest` and `TokenizeCompletionRequest` against
+//! `ChatCompletionRequest` and `CompletionRequest`).
 //!
 //! Both endpoints render and tokenise with the same code, but `/tokenize` takes fewer members.
 //! Those that it lacks are said by other means where vLLM itself would arrive at the same
@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
-use crate::prompt::{Chat, MAX_TEXT_BYTES, PromptSource, Reason, Rules};
+use crate::prompt::{Chat, Edition, Editions, EffortMap, MAX_TEXT_BYTES, PromptSource, Reason, Rules};
 
 /// Members of a chat that `/tokenize` knows under the same name and with the same default.
 const CHAT_MEMBERS: [&str; 4] =
@@ -28,16 +28,17 @@ pub enum TokenizeRequest {
     Ask(Bytes),
 }
 
-/// The question to put for a request.
+/// The question to put for a request, to engines of any release that was compared with and that
+/// map no efforts.
 ///
 /// # Errors
 /// The [`Reason`] for which the answer would not be the prompt, or might not be.
 pub fn tokenize_request(api: Api, body: &Object) -> Result<TokenizeRequest, Reason> {
-    tokenize_request_under(api, body, Rules::Of32)
+    tokenize_request_under(api, body, Rules::ANY_EDITION, &EffortMap::new())
 }
 
-/// The same to an engine that shares no more than `rules`: what it lacks by others is said by its
-/// own means, which are not known.
+/// The same to an engine that shares no more than `rules`, with its `--reasoning-effort-map`: what
+/// it lacks by others is said by its own means, which are not known.
 ///
 /// # Errors
 /// Fails as [`tokenize_request`] does.
@@ -45,6 +46,7 @@ pub(super) fn tokenize_request_under(
     api: Api,
     body: &Object,
     rules: Rules,
+    efforts: &EffortMap,
 ) -> Result<TokenizeRequest, Reason> {
     let source = PromptSource::read(api, body)?;
     if !matches!(source, PromptSource::TokenIds(_)) && body.bytes().len() > MAX_TEXT_BYTES {
@@ -53,8 +55,16 @@ pub(super) fn tokenize_request_under(
     match source {
         PromptSource::TokenIds(ids) => Ok(TokenizeRequest::Known(ids)),
         PromptSource::Text { .. } => completion(body).map(TokenizeRequest::Ask),
-        PromptSource::Messages(chat) if chat.needs() > rules => Err(Reason::Release),
-        PromptSource::Messages(chat) => conversation(body, &chat).map(TokenizeRequest::Ask),
+        PromptSource::Messages(chat) if !rules.topics.covers(chat.needs()) => Err(Reason::Release),
+        PromptSource::Messages(mut chat) => {
+            match rules.editions {
+                Editions::One(Edition::Of32) => {}
+                Editions::One(Edition::Of33) => chat.map_effort(efforts),
+                Editions::Both if chat.is_mapped(efforts) => return Err(Reason::Release),
+                Editions::Both => {}
+            }
+            conversation(body, &chat).map(TokenizeRequest::Ask)
+        }
     }
 }
 
@@ -228,6 +238,24 @@ mod tests {
             &chat(r#","documents":[{"text":"a"}]"#),
             Ok(&chat(r#","chat_template_kwargs":{"documents":[{"text":"a"}]}"#)),
         );
+    }
+
+    #[test]
+    fn an_effort_is_asked_for_as_engines_map_it() {
+        let body = format!(r#"{{{HI},"reasoning_effort":"minimal"}}"#);
+        let body = Object::scan(Bytes::from(body), ScanLimits::default()).unwrap();
+        let efforts = EffortMap::from([("minimal".to_owned(), "none".to_owned())]);
+        let asked = |rules| tokenize_request_under(Api::Chat, &body, rules, &efforts);
+        let variables = |thinks: bool, effort: &str| {
+            let variables = format!(
+                r#""chat_template_kwargs":{{"enable_thinking":{thinks},"reasoning_effort":"{effort}"}}"#
+            );
+            Ok(TokenizeRequest::Ask(format!("{{{HI},{variables}}}").into()))
+        };
+        assert_eq!(asked(Rules::OF_32), variables(true, "minimal"));
+        assert_eq!(asked(Rules::OF_33), variables(false, "none"));
+        assert_eq!(asked(Rules::ANY_EDITION), Err(Reason::Release));
+        assert_eq!(asked(Rules::EVERY_RELEASE), Err(Reason::Release));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-"""Writes chat.json and tokenizer.json: what vLLM and transformers make of chat requests.
+"""Writes tokenizer.json and chat.json, or chat-0.33.json: what vLLM and transformers make of chat requests.
 
-Run with a Python that has vLLM 0.32 and transformers 5: `python make_chat.py PATH_OF_A_SMALL_BYTE_LEVEL_BPE_TOKENIZER`.
+Run with a Python that has vLLM 0.32 or 0.33 and transformers 5: `python make_chat.py PATH_OF_A_SMALL_BYTE_LEVEL_BPE_TOKENIZER`.
 Requests go through vLLM's own request type, message parser and argument merging, then through transformers'
 `apply_chat_template` and the tokenizer. The templates beside this file are written down from the public definitions of
 their families. The date is fixed.
@@ -23,6 +23,9 @@ from vllm.renderers.chat_utils import parse_chat_messages
 from vllm.renderers.params import merge_kwargs
 
 HERE = pathlib.Path(__file__).parent
+RELEASE = vllm.__version__.split("+")[0].rsplit(".", 1)[0]
+# `--reasoning-effort-map`, which 0.33 brought: to another effort, to none, to a word of the template's own, to what counts as not given.
+EFFORT_MAP = {"medium": "low", "minimal": "none", "xhigh": "deepest", "max": "auto"}
 FAMILIES = {
     "qwen25": {"eos_token": "<|im_end|>"},
     "qwen3": {"eos_token": "<|im_end|>"},
@@ -35,6 +38,7 @@ FAMILIES = {
     "phi4": {"eos_token": "<|endoftext|>"},
     "kimi_k2": {"bos_token": "[BOS]", "eos_token": "[EOS]"},
     "everything": {"bos_token": "<s>"},
+    "namespaces": {"eos_token": "<|end|>"},
 }
 SPECIAL = """<|begin_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|> <s> </s> [INST] [/INST] [TOOL_CALLS]
 [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] <｜begin▁of▁sentence｜> <｜end▁of▁sentence｜> <｜User｜>
@@ -137,6 +141,17 @@ REQUESTS = {
     "thinking_null": {"messages": [user("Hi")], "chat_template_kwargs": {"enable_thinking": None, "thinking": "auto"}},
     "effort_none": {"messages": [user("Hi")], "reasoning_effort": "none"},
     "effort_high": {"messages": [user("Hi")], "reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
+    "effort_minimal": {"messages": [user("Hi")], "reasoning_effort": "minimal"},
+    "effort_medium": {"messages": [user("Hi")], "reasoning_effort": "medium", "chat_template_kwargs": {"reasoning_effort": "high"}},
+    "effort_xhigh": {"messages": [user("Hi")], "reasoning_effort": "xhigh", "chat_template_kwargs": {"enable_thinking": None}},
+    "effort_max": {"messages": [user("Hi")], "reasoning_effort": "max", "chat_template_kwargs": {"reasoning_effort": "high"}},
+    "effort_in_kwargs": {"messages": [user("Hi")], "chat_template_kwargs": {"reasoning_effort": "medium"}},
+    "reasoning_both": {"messages": [user("2+2?"), assistant("4", reasoning="New.", reasoning_content="Old."), user("3+3?")]},
+    "reasoning_call": {"messages": [user("Weather?"), assistant(None, reasoning="I ask.", tool_calls=[CALL]), TOOL_TURNS[2]], "tools": [WEATHER]},
+    "documents_more": {"messages": [system("S"), user("Hi")], "documents": [{"title": "T", "text": "one"}, {"id": "2", "contents": "zwei\n"}], "reasoning_effort": "low"},
+    "developer_first": {"messages": [{"role": "developer", "content": text("Dev", "two")}, system("Sys."), user("a")]},
+    "developer_tools": {"messages": [{"role": "developer", "content": "Dev."}, user("a")], "tools": [WEATHER, ODD_TOOL]},
+    "tool_deferred": {"messages": [user("Go")], "tools": [{"type": "function", "function": {"name": "n", "parameters": {}}, "defer_loading": True}]},
     "kwargs": {"messages": [user("Hi")], "chat_template_kwargs": {"number": 1.0, "flag": False, "text": "", "date_string": "1 Jan 2030", "tools_in_user_message": False, "bos_token": "<B>"}, "tools": [WEATHER]},
     "documents": {"messages": [user("Hi")], "documents": [{"title": "T", "text": "it's"}]},
     "unicode": {"messages": [system("Réponds en 中文 🙂"), user("naïve ﬁ e\u0301 \u200b👩‍👩‍👧 عربى \u2028\x1c x\x85"), assistant("😀"), user("ça?\t\r\n end \u00a0")]},
@@ -159,6 +174,7 @@ REQUESTS = {
     "long": {"messages": [m for i in range(12) for m in (user(f"Question {i}: " + "why so? " * i), assistant(f"Because {i}.\n" * (i % 3 + 1)))] + [user("Last")]},
     "add_special_tokens": {"messages": [user("Hi")], "add_special_tokens": True},
     # Refused by the engine.
+    "bad_effort": {"messages": [user("x")], "reasoning_effort": "deepest"},
     "bad_user_null": {"messages": [user(None)]},
     "bad_no_role": {"messages": [{"content": "x"}]},
     "bad_arguments": {"messages": [user("x"), assistant("", tool_calls=[{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}])]},
@@ -205,11 +221,11 @@ def tokenizer_file(source):
     return path
 
 
-def render(tokenizer, template, body):
+def render(tokenizer, template, body, effort_map=None):
     """One request, as `OnlineRenderer.render_chat` and `HfRenderer.render_messages` do it."""
     request = ChatCompletionRequest.model_validate({"model": "m", **copy.deepcopy(body)})
     tools = None if request.tools is None else [tool.model_dump() for tool in request.tools]
-    params = request.build_chat_params(None, "auto").with_defaults(
+    params = request.build_chat_params(None, "auto", *([effort_map] if effort_map else [])).with_defaults(
         merge_kwargs(None, {"tools": tools, "tokenize": False}),
     )
     config = types.SimpleNamespace(multimodal_config=None, enable_prompt_embeds=False)
@@ -224,6 +240,16 @@ def render(tokenizer, template, body):
     return {"text": text, "ids": ids}
 
 
+def render_all(tokenizer, template, requests, effort_map=None):
+    results = {}
+    for name, body in requests.items():
+        try:
+            results[name] = render(tokenizer, template, body, effort_map)
+        except Exception as error:
+            results[name] = {"error": type(error).__name__}
+    return results
+
+
 def main():
     chat_template_utils.datetime = Today
     path = tokenizer_file(sys.argv[1])
@@ -231,21 +257,19 @@ def main():
     for family, special in FAMILIES.items():
         template = (HERE / "templates" / f"{family}.jinja").read_text()
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path), **special)
-        results = {}
-        for name, body in REQUESTS.items():
-            try:
-                results[name] = render(tokenizer, template, body)
-            except Exception as error:
-                results[name] = {"error": type(error).__name__}
+        efforts = {name: body for name, body in REQUESTS.items() if "reasoning_effort" in body}
         families[family] = {
             "config": special,
             "content_format": hf._detect_content_format(template, default="string"),
-            "results": results,
+            "results": render_all(tokenizer, template, REQUESTS),
         }
+        if RELEASE != "0.32":
+            families[family]["mapped"] = render_all(tokenizer, template, efforts, EFFORT_MAP)
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
     golden = {
         "generator": f"tests/golden/make_chat.py, vllm {vllm.__version__}, transformers {transformers.__version__}",
         "today": [2026, 3, 7],
+        **({} if RELEASE == "0.32" else {"effort_map": EFFORT_MAP}),
         "requests": REQUESTS,
         "families": families,
         "completions": [
@@ -253,7 +277,8 @@ def main():
             for prompt in COMPLETIONS
         ],
     }
-    (HERE / "chat.json").write_text(json.dumps(golden, ensure_ascii=True, separators=(",", ":")) + "\n")
+    name = "chat.json" if RELEASE == "0.32" else f"chat-{RELEASE}.json"
+    (HERE / name).write_text(json.dumps(golden, ensure_ascii=True, separators=(",", ":")) + "\n")
     errors = {f: [n for n, r in v["results"].items() if "error" in r] for f, v in families.items()}
     print(json.dumps(errors, indent=1))
 

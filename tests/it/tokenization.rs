@@ -9,17 +9,18 @@ use futures_util::future::join_all;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::endpoint::Endpoint;
-use pd_proxy::prompt::{Exactness, PrefixCache, Prompter, Reason, Today};
+use pd_proxy::prompt::{Exactness, PrefixCache, Prompter, Reason, Rules, Today, Topic, Topics};
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Tokenizing};
 use pd_proxy::tokenization::{
-    self, Asker, Comparison, Difference, EngineLimits, EngineTokenizer, Parity, TokenizeRequest, Verdict,
-    facts,
+    self, Asker, ComparedEngine, Comparison, Difference, EngineLimits, EngineTokenizer, Parity,
+    TokenizeRequest, Verdict, facts,
 };
 use serde_json::Value;
 
 use crate::common::model::{self, golden, prompter};
 use crate::common::time::eventually;
 
+const RENDER: &str = "/v1/chat/completions/render";
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 /// Longer than anything here takes that is not meant to be slow.
 const GENEROUS: Duration = Duration::from_secs(30);
@@ -174,7 +175,12 @@ async fn tokenising(template: &str, change: fn(&mut [u32])) -> (Engine, Endpoint
 }
 
 async fn compare(at: &Endpoint, prompter: &Prompter) -> Parity {
-    tokenization::compare(&asker(), at, Some("sim"), prompter, Some(TODAY)).await
+    compare_under(at, prompter, Rules::OF_32).await
+}
+
+async fn compare_under(at: &Endpoint, prompter: &Prompter, rules: Rules) -> Parity {
+    let engine = ComparedEngine { engine: at, model: Some("sim"), rules };
+    tokenization::compare(&asker(), engine, prompter, Some(TODAY)).await
 }
 
 #[tokio::test]
@@ -183,9 +189,12 @@ async fn equal_files_are_at_parity_with_every_template() {
         let (engine, at) = tokenising(template, |_| ()).await;
         let parity = compare(&at, &prompter(template)).await;
         assert_eq!(parity.verdict, Verdict::Same, "{template}");
-        assert_eq!(parity.compared + parity.skipped.values().sum::<usize>(), 23, "{template}: {parity:?}");
-        assert!(parity.compared >= 20, "{template}: {parity:?}");
-        assert_eq!(asked(&engine), parity.compared, "{template}");
+        assert_eq!(parity.compared + parity.skipped.values().sum::<usize>(), 43, "{template}: {parity:?}");
+        assert!(parity.compared >= 38, "{template}: {parity:?}");
+        let rendered = engine.seen().iter().filter(|seen| seen.path == RENDER).count();
+        assert_eq!(asked(&engine) + rendered, parity.compared, "{template}");
+        assert_eq!(rendered, 9, "{template}: efforts, documents and reasoning_content");
+        assert_eq!(parity.topics.different, Topics::NONE, "{template}");
     }
 }
 
@@ -228,7 +237,7 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
     let blind = Prompter::new(None, None, PrefixCache::off());
     let parity = compare(&at, &blind).await;
     assert_eq!((parity.verdict, parity.compared), (Verdict::Untested, 0));
-    assert_eq!(parity.skipped.get(Reason::NoTokenizer.name()), Some(&22));
+    assert_eq!(parity.skipped.get(Reason::NoTokenizer.name()), Some(&42));
     for what in [FaultKind::Status(404, None), FaultKind::Status(503, None), FaultKind::ResetBeforeHead] {
         engine.clear_faults();
         assert!(engine.inject(Fault::always(what).on_path("/tokenize")));
@@ -236,6 +245,40 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
         assert!(matches!(parity.verdict, Verdict::Unknown(_)), "{parity:?}");
         assert_eq!(parity.compared, 0);
     }
+}
+
+/// Of a newer release, what its answers show.
+#[tokio::test]
+async fn the_topics_that_an_engine_reads_as_we_do_are_told() {
+    let tokenize = Some(model::tokenizing("everything", TODAY, |_| ()));
+    let older = EngineSpec { renders: false, tokenize, ..EngineSpec::default() };
+    let (_engine, at) = engine(older.clone()).await;
+    let parity = compare_under(&at, &prompter("everything"), Rules::OF_33).await;
+    let hidden = [Topic::OlderReasoning, Topic::Effort, Topic::Documents].into_iter();
+    let hidden = hidden.fold(Topics::NONE, Topics::with);
+    assert_eq!(parity.topics.same, Topics::ALL.without(hidden), "it has no /render");
+    let (_engine, at) = engine(EngineSpec { renders: true, ..older }).await;
+    let parity = compare_under(&at, &prompter("everything"), Rules::OF_33).await;
+    assert_eq!((parity.topics.same, parity.topical), (Topics::ALL, None));
+}
+
+#[tokio::test]
+async fn a_topic_that_an_engine_reads_in_another_way_leaves_the_others() {
+    let prompter = prompter("everything");
+    let inner = model::tokenizing("everything", TODAY, |_| ());
+    let odd = Tokenizing(Arc::new(move |body: &[u8]| {
+        let has = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
+        let mut tokens = (inner.0)(body)?;
+        tokens.truncate(tokens.len() - usize::from(has(b"developer") || has(b"medium")));
+        Some(tokens)
+    }));
+    let (_engine, at) = engine(EngineSpec { tokenize: Some(odd), ..EngineSpec::default() }).await;
+    let parity = compare(&at, &prompter).await;
+    assert_eq!(parity.verdict, Verdict::Same);
+    let different = Topics::NONE.with(Topic::Developer).with(Topic::Effort);
+    assert_eq!(parity.topics.different, different);
+    assert_eq!(parity.topics.names(), "reasoning_effort, developer");
+    assert_eq!(parity.topical.map(|difference| difference.canary), Some("effort medium"));
 }
 
 /// Members that `/tokenize` of vLLM 0.32 knows; it ignores everything else.
@@ -267,7 +310,7 @@ fn a_question_is_the_same_prompt_said_with_the_members_of_tokenize() {
         let messages: Vec<Value> = serde_json::from_slice(body.get("messages").unwrap().raw()).unwrap();
         let older = |m: &Value| m.get("reasoning_content").is_some() && m.get("reasoning").is_none();
         assert!(!messages.iter().any(older), "{name}: /tokenize does not look at reasoning_content");
-        if name == "documents" {
+        if name.starts_with("documents") {
             // Among the variables they are an engine's to read, not ours.
             assert!(body.get("chat_template_kwargs").unwrap().object().unwrap().contains("documents"));
             continue;
@@ -288,6 +331,7 @@ fn a_question_is_the_same_prompt_said_with_the_members_of_tokenize() {
     let expect = [
         ("continue_and_generate", Reason::Shape),
         ("tool_choice_none", Reason::Constraint),
+        ("bad_effort", Reason::Shape),
         ("bad_no_tools", Reason::Shape),
         ("bad_documents", Reason::Shape),
         ("bad_empty", Reason::Shape),

@@ -16,6 +16,9 @@ use super::sse::Body;
 use super::text::string_print;
 use super::tokens;
 
+/// Route of vLLM 0.32 and later that tells a chat's tokens.
+const RENDER: &str = "/v1/chat/completions/render";
+
 /// Numbers of a fake embedding.
 const EMBEDDING_NUMBERS: u64 = 8;
 
@@ -25,7 +28,7 @@ pub fn allowed(path: &str) -> Option<Method> {
     match path {
         "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load" | "/metrics"
         | "/v1/models" => Some(Method::GET),
-        "/tokenize" | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
+        "/tokenize" | RENDER | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
         _ => api::of_path(path).map(|_| Method::POST),
     }
 }
@@ -60,6 +63,7 @@ pub fn post(hub: &Hub, path: &str, asked: &ReceivedRequest) -> Result<Response<B
     let body = read_json(asked)?;
     match path {
         "/tokenize" => tokenize(hub, &body, &asked.body),
+        RENDER => render(hub, &body, &asked.body),
         "/detokenize" => detokenize(&body),
         _ => embeddings(hub, &body),
     }
@@ -124,6 +128,17 @@ fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, ApiFailure> {
     let strings = wanted.then(|| ids.iter().map(|&id| tokens::decode(&[id])).collect::<Vec<_>>());
     Ok(
         json!({"count": ids.len(), "max_model_len": hub.spec.max_model_len, "tokens": ids, "token_strs": strings}),
+    )
+}
+
+/// As much of the answer as says what the prompt is.
+fn render(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, ApiFailure> {
+    if !hub.spec.renders || hub.spec.tokenize.is_none() {
+        return Err(ApiFailure::detail(404, "Not Found"));
+    }
+    let tokens = tokenize(hub, body, raw)?;
+    Ok(
+        json!({"request_id": format!("chatcmpl-{}", short_id()), "token_ids": tokens["tokens"], "features": null}),
     )
 }
 

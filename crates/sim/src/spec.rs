@@ -127,6 +127,8 @@ pub struct EngineSpec {
     pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
+    /// Answers `POST /v1/chat/completions/render` by `tokenize`, as vLLM does from 0.32 on.
+    pub renders: bool,
     /// Mean length of answers, which then end by themselves as at an end-of-sequence token: where,
     /// follows from what was written, on whichever engine. 0 = only `max_tokens` or a stop string
     /// ends one.
@@ -164,6 +166,7 @@ impl Default for EngineSpec {
             ranks: 1,
             encodings: None,
             tokenize: None,
+            renders: true,
             answer_tokens: 0,
             seen_requests: 4096,
         }

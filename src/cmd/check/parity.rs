@@ -10,7 +10,7 @@ use super::{Grade, Report};
 use crate::config::Config;
 use crate::fleet::Role;
 use crate::prompt::Prompter;
-use crate::tokenization::{Asker, Parity, Prompts, Source, Verdict, compare};
+use crate::tokenization::{Asker, ComparedEngine, Parity, Prompts, Source, Verdict, compare};
 
 /// The longest that comparing goes on.
 const COMPARE_TIME: Duration = Duration::from_secs(5);
@@ -30,13 +30,24 @@ pub(super) async fn ask(
     let today = prompts.today();
     let all = answered(visits, Role::Prefill).take(COMPARED).map(|(engine, told)| async move {
         let model = told.facts.models.first().map(|model| model.id.as_str());
-        let comparing = compare(asker, engine, model, prompter, today);
+        let compared = ComparedEngine { engine, model, rules: told.facts.rules().compared() };
+        let comparing = compare(asker, compared, prompter, today);
         (engine, tokio::time::timeout(COMPARE_TIME, comparing).await.ok())
     });
     for (engine, parity) in join_all(all).await {
         let (grade, text) = judge(parity.as_ref());
         report.say(grade, format!("prefiller {engine}: {text}"));
+        if let Some(text) = parity.as_ref().and_then(doubt) {
+            report.say(Grade::Warn, format!("prefiller {engine}: {text}"));
+        }
     }
+}
+
+/// Chats that the engine reads in another way than it is done here.
+fn doubt(parity: &Parity) -> Option<String> {
+    let difference = parity.topical.as_ref()?;
+    let names = parity.topics.names();
+    Some(format!("chats with {names} are routed by load: {difference}"))
 }
 
 fn judge(parity: Option<&Parity>) -> (Grade, String) {
@@ -60,13 +71,11 @@ fn judge(parity: Option<&Parity>) -> (Grade, String) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]
     fn only_a_difference_is_bad() {
-        let grade = |verdict| judge(Some(&Parity { verdict, compared: 3, skipped: BTreeMap::new() })).0;
+        let grade = |verdict| judge(Some(&Parity { verdict, compared: 3, ..Parity::untested() })).0;
         assert_eq!(grade(Verdict::Same), Grade::Good);
         assert_eq!(grade(Verdict::Untested), Grade::Note);
         assert_eq!(grade(Verdict::Unknown("away".to_owned())), Grade::Warn);

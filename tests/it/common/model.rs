@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::prompt::{ChatTemplate, Exactness, Local, PrefixCache, Prompter, TemplateFiles, Today};
@@ -46,11 +45,25 @@ pub fn directory(template: &str) -> TempDir {
     dir
 }
 
-/// An engine's `/tokenize`, by this template, after `change`.
+/// `/tokenize` is asked with documents as a variable of the template, which is to an engine the
+/// same as a member.
+fn with_documents(body: &[u8]) -> Vec<u8> {
+    let mut whole: Value = serde_json::from_slice(body).unwrap_or_default();
+    let variables = whole.get_mut("chat_template_kwargs").and_then(Value::as_object_mut);
+    match variables.and_then(|variables| variables.shift_remove("documents")) {
+        Some(documents) => {
+            whole["documents"] = documents;
+            whole.to_string().into()
+        }
+        None => body.to_vec(),
+    }
+}
+
+/// An engine's `/tokenize` and `/render`, by this template, after `change`.
 pub fn tokenizing(template: &str, today: Today, change: fn(&mut [u32])) -> Tokenizing {
     let prompter = prompter(template);
     Tokenizing(Arc::new(move |body: &[u8]| {
-        let body = Object::scan(Bytes::copy_from_slice(body), ScanLimits::default()).ok()?;
+        let body = Object::scan(with_documents(body).into(), ScanLimits::default()).ok()?;
         let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
         let prompt = prompter.prompt(api, &body, today);
         let mut tokens = prompt.tokens.to_vec();
