@@ -300,7 +300,8 @@ impl ParityChecker {
         self.update_rules();
     }
 
-    /// Where engines tokenise, looks at what those of unknown newer releases make of the topics.
+    /// Looks at what engines of unknown newer releases make of the topics, for a gateway that has
+    /// no tokenizer of its own.
     async fn compare_newer_engines(&mut self) {
         let seen = &self.seen;
         let newer = seen.facts.iter().filter(|(engine, _)| !seen.topics.contains_key(engine));
