@@ -1,8 +1,8 @@
 //! Questions to every engine of a fleet at intervals, each asked again as soon as its next turn
 //! comes: no engine waits for the answer of another one.
 //!
-//! Those that did not answer the last time have few places of their own. So however many are silent,
-//! and however long each takes to be, the others are asked in time.
+//! Those that did not answer the last time have few places of their own. So however many are
+//! silent, and however long each takes to be, the others are asked in time.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;

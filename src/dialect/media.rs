@@ -1,5 +1,5 @@
-//! Estimated length of bodies with images, sounds, films and files in them, which the scan has noted
-//! ([`Object::media`]).
+//! Estimated length of bodies with images, sounds, films and files in them, which the scan has
+//! noted ([`Object::media`]).
 
 use crate::codec::json::{MediaKind, Object};
 use crate::route::estimate::{self, MediaEstimate};

@@ -6,8 +6,8 @@ use crate::dialect::Shape;
 use crate::relay::ask::Ask;
 use crate::route::estimate::MediaEstimator;
 
-/// What is learned of the lengths of media. One for the whole fleet: its engines serve one model,
-/// or models whose media are about as long.
+/// Learned lengths of media. One for the whole fleet: its engines serve one model, or models whose
+/// media are about as long.
 #[derive(Debug, Default)]
 pub struct MediaLengths(Mutex<MediaEstimator>);
 

@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 /// After this time a branch counts half.
 const HALF_LIFE_S: Seconds = 300.0;
-/// Most blocks that are remembered; beyond it the prompts that came longest ago are forgotten: eight
-/// bytes each, and a node for each branch.
+/// Most blocks that are remembered; beyond it the prompts that came longest ago are forgotten:
+/// eight bytes each, and a node for each branch.
 const MAX_BLOCKS: usize = 1 << 20;
 /// Ends of prompts that are looked at for each new prompt, to forget some: this is done under the
 /// scheduler's lock.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_popular_is_kept_when_much_else_is_forgotten() {
+    fn popular_beginning_is_kept_when_much_else_is_forgotten() {
         let mut popularity = Popularity::default();
         let prompt = |own: u64| -> Vec<u64> { (1..=500u64).map(|at| (own << 32) + at).collect() };
         let mut most_blocks = 0;

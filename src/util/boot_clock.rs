@@ -1,11 +1,11 @@
-//! Moments on a clock that goes on while the host is suspended. Engines elsewhere count their leases
-//! meanwhile, and `CLOCK_MONOTONIC`, which [`Instant`] reads, does not.
+//! Moments on a clock that goes on while the host is suspended. Engines elsewhere count their
+//! leases meanwhile, and `CLOCK_MONOTONIC`, which [`Instant`] reads, does not.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A moment. It counts the runtime's time, so that tests in virtual time hold for it, and beside it
+/// A moment on that clock. It counts the runtime's time, so that tests in virtual time hold for it, and beside it
 /// the time for which the host was suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct BootInstant {
@@ -15,7 +15,7 @@ pub struct BootInstant {
 }
 
 impl BootInstant {
-    /// This moment.
+    /// The moment of the call.
     pub fn now() -> BootInstant {
         BootInstant { at: Instant::now(), suspended: suspended() }
     }

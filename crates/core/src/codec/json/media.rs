@@ -3,10 +3,10 @@
 //!
 //! They are recognised where the scan meets them, by their first bytes and by the few bytes before
 //! them, so that their data is stepped over once and never copied. Known are the forms of OpenAI's
-//! chats (`image_url`, `input_audio`, `file`), vLLM's (`video_url`, `audio_url`, each also as a mere
-//! string, `image_embeds`, `audio_embeds`, `prompt_embeds`, `kwargs_data` of generate), Anthropic's
-//! (`source` of images and documents) and OpenAI's responses (`input_image`, `input_file`). A string
-//! in any other place is text, whatever it says.
+//! chats (`image_url`, `input_audio`, `file`), vLLM's (`video_url`, `audio_url`, each also as a
+//! mere string, `image_embeds`, `audio_embeds`, `prompt_embeds`, `kwargs_data` of generate),
+//! Anthropic's (`source` of images and documents) and OpenAI's responses (`input_image`,
+//! `input_file`). A string in any other place is text, whatever it says.
 
 use std::ops::Range;
 
@@ -31,9 +31,9 @@ const BESIDE_BYTES: usize = 160;
 pub enum MediaKind {
     /// A picture, or its embeddings.
     Image,
-    /// A recording.
+    /// A recording of sound.
     Audio,
-    /// A film.
+    /// A film or frames of one.
     Video,
     /// A document, or something that is not known.
     File,
@@ -96,7 +96,7 @@ enum Form {
     Inline(Option<MediaKind>),
     /// A URL from which an engine fetches it.
     Remote,
-    /// Base64 alone.
+    /// Base64 without a media type.
     Base64,
 }
 
