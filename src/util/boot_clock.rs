@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A moment on that clock. It counts the runtime's time, so that tests in virtual time hold for it, and beside it
-/// the time for which the host was suspended.
+/// A moment on that clock. It counts the runtime's time, so that tests in virtual time hold for it,
+/// and beside it the time for which the host was suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct BootInstant {
     at: Instant,
