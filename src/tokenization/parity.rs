@@ -4,7 +4,7 @@
 //! `/tokenize` renders with the engine's chat template even where its chat endpoint does not
 //! (gpt-oss is rendered by the Harmony encoder). So equality here is evidence for the files that we
 //! read, not for every model's chat endpoint. The engine's release tells what the chat endpoint
-//! does before ([`Rules`](crate::prompt::Rules)).
+//! does before ([`Rules`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
