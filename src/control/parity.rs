@@ -338,10 +338,10 @@ impl ParityChecker {
                 }
                 let before = self.seen.topics.insert(engine.clone(), parity.topics);
                 if let Some(difference) = parity.topical.filter(|_| before != Some(parity.topics)) {
-                    let topics = parity.topics.names();
+                    let (topics, cause) = (parity.topics.names(), parity.topics.likely_cause());
                     tracing::warn!(
                         %engine, topics,
-                        "{difference} Chats with these topics are routed by load while this engine is there"
+                        "{difference}{cause} Chats with these topics are routed by load while this engine is there"
                     );
                 }
                 self.seen.doubts.remove(engine);

@@ -174,6 +174,15 @@ impl TopicsSeen {
     pub fn names(&self) -> String {
         self.different.iter().map(Topic::name).collect::<Vec<_>>().join(", ")
     }
+
+    /// The likely cause of a difference that only a flag of the engine makes; empty if there is
+    /// none.
+    pub fn likely_cause(&self) -> &'static str {
+        match self.different.covers(Topics::NONE.with(Topic::Effort)) {
+            true => " Is prompt.reasoning_effort_map the engine's --reasoning-effort-map?",
+            false => "",
+        }
+    }
 }
 
 impl Parity {

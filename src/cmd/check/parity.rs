@@ -46,8 +46,8 @@ pub(super) async fn ask(
 /// Chats that the engine reads in another way than it is done here.
 fn doubt(parity: &Parity) -> Option<String> {
     let difference = parity.topical.as_ref()?;
-    let names = parity.topics.names();
-    Some(format!("chats with {names} are routed by load: {difference}"))
+    let (names, cause) = (parity.topics.names(), parity.topics.likely_cause());
+    Some(format!("chats with {names} are routed by load: {difference}{cause}"))
 }
 
 fn judge(parity: Option<&Parity>) -> (Grade, String) {
@@ -72,6 +72,8 @@ fn judge(parity: Option<&Parity>) -> (Grade, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prompt::{Topic, Topics};
+    use crate::tokenization::{Comparison, Difference, TopicsSeen};
 
     #[test]
     fn only_a_difference_is_bad() {
@@ -80,5 +82,20 @@ mod tests {
         assert_eq!(grade(Verdict::Untested), Grade::Note);
         assert_eq!(grade(Verdict::Unknown("away".to_owned())), Grade::Warn);
         assert_eq!(judge(None).0, Grade::Note);
+    }
+
+    #[test]
+    fn a_difference_in_efforts_names_the_key() {
+        let found = Comparison::Token { at: 6, ours: Some(1), theirs: Some(2) };
+        let topical = Some(Difference { canary: "effort minimal", is_chat: true, found });
+        let of = |topic| {
+            let topics = TopicsSeen { different: Topics::NONE.with(topic), ..TopicsSeen::default() };
+            doubt(&Parity { topical, topics, ..Parity::untested() }).unwrap()
+        };
+        let efforts = of(Topic::Effort);
+        assert!(efforts.starts_with("chats with reasoning_effort are routed by load: "), "{efforts}");
+        assert!(efforts.ends_with("Is prompt.reasoning_effort_map the engine's --reasoning-effort-map?"));
+        assert!(!of(Topic::Developer).contains("effort_map"));
+        assert_eq!(doubt(&Parity::untested()), None);
     }
 }
