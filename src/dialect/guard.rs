@@ -9,7 +9,8 @@
 use crate::codec::json::{Edit, Object};
 
 /// Top-level members that are always dropped.
-const DROPPED: [&str; 3] = ["kv_transfer_params", "ec_transfer_params", "data_parallel_rank"];
+const DROPPED: [&str; 4] =
+    ["kv_transfer_params", "ec_transfer_params", "data_parallel_rank", "routed_dp_rank"];
 
 /// Top-level members that are dropped by their beginning (SGLang's addresses).
 const DROPPED_PREFIXES: [&str; 2] = ["bootstrap_", "disagg_prefill_"];
@@ -90,7 +91,8 @@ mod tests {
     #[test]
     fn engine_addresses_never_pass() {
         let sent = r#"{"a":1,"kv_transfer_params":{"do_remote_prefill":true},"bootstrap_host":"evil","b":2,
-            "kv_\u0074ransfer_params":1,"ec_transfer_params":[],"bootstrap_room":7,"disagg_prefill_dp_rank":0}"#;
+            "kv_\u0074ransfer_params":1,"ec_transfer_params":[],"bootstrap_room":7,"disagg_prefill_dp_rank":0,
+            "data_parallel_rank":1,"routed_dp_rank":1}"#;
         let kept = scan(sent).splice(&edit()).to_bytes();
         let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap();
         assert_eq!(kept, serde_json::json!({"a": 1, "b": 2}));
