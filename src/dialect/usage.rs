@@ -2,8 +2,8 @@
 //!
 //! A decoder that received its KV reports as cached what came from the prefiller, or nothing at all
 //! (vLLM 0.32 with NIXL: 0; vllm-ascend: prompt minus one), and that it put nothing into a cache.
-//! What the client wants to know is how much of its prompt was found in a cache, and how much is in
-//! one now, and that is what the prefiller said.
+//! The prefiller's counts tell how much of the prompt was found in a cache, and how much was put
+//! into one: they take the place of the decoder's.
 
 use std::ops::Range;
 use std::sync::LazyLock;

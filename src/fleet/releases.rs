@@ -98,10 +98,7 @@ impl Fleet {
         if !self.releases.mixed.load(Ordering::Relaxed) {
             return true;
         }
-        match (producer.release(), consumer.release()) {
-            (Some(one), Some(other)) => one == other,
-            _ => true,
-        }
+        go_together(producer.release().as_ref(), consumer.release().as_ref())
     }
 
     fn is_trial_due(&self) -> bool {
@@ -120,8 +117,7 @@ impl Fleet {
         let partner_role = if role == Role::Decode { Role::Prefill } else { Role::Decode };
         let partners = self.members(partner_role);
         let release = partners.iter().find(|it| it.id() == of).and_then(|it| it.release());
-        let Some(release) = release else { return SmallVec::new() };
-        let differs = |it: &&Arc<Instance>| it.release().is_some_and(|other| other != release);
+        let differs = |it: &&Arc<Instance>| !go_together(release.as_ref(), it.release().as_ref());
         self.members(role).iter().filter(differs).map(|it| it.id()).collect()
     }
 
@@ -184,6 +180,12 @@ impl Fleet {
     }
 }
 
+/// True if engines of these releases can exchange KV. One that does not tell its release goes with
+/// every other.
+fn go_together(one: Option<&Arc<str>>, other: Option<&Arc<str>>) -> bool {
+    one.is_none() || other.is_none() || one == other
+}
+
 /// Compares releases, as far as they are known.
 fn pair(prefillers: &[Candidate], decoders: &[Candidate]) -> Pairing {
     let known: Vec<&Arc<str>> =
@@ -193,10 +195,8 @@ fn pair(prefillers: &[Candidate], decoders: &[Candidate]) -> Pairing {
     let least =
         if decoders.iter().any(|it| it.state == State::Closed) { State::Closed } else { State::HalfOpen };
     let serving = || decoders.iter().filter(|it| it.state <= least);
-    let goes_with = |one: &Candidate, other: &Candidate| match (&one.release, &other.release) {
-        (Some(one), Some(other)) => one == other,
-        _ => true,
-    };
+    let goes_with =
+        |one: &Candidate, other: &Candidate| go_together(one.release.as_ref(), other.release.as_ref());
     let has_decoder = serving().next().is_some();
     let lacks_partner: Vec<bool> = prefillers
         .iter()

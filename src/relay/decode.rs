@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::error::Error;
 use crate::fleet::{Instance, InstanceId, Need, Reservation, Role};
 use crate::relay::account::Ledger;
@@ -146,14 +144,13 @@ impl Relay {
         let keeper = self.kept.keeper_for(ask);
         let random = rng::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
-        let avoided = prefiller.map(|it| self.fleet.avoided_consumers(it)).unwrap_or_default();
-        let spared: SmallVec<[InstanceId; 8]> = match avoided.is_empty() {
-            true => SmallVec::new(),
-            false => avoided.iter().chain(tried).copied().collect(),
-        };
+        let mut avoided = prefiller.map(|it| self.fleet.avoided_consumers(it)).unwrap_or_default();
+        if !avoided.is_empty() {
+            avoided.extend_from_slice(tried);
+        }
         // Where no other one is there, one that can't read the KV computes the prompt.
-        let is_spared = !avoided.is_empty() && self.fleet.has_other(Role::Decode, &spared);
-        let tried = if is_spared { &spared } else { tried };
+        let is_avoided = !avoided.is_empty() && self.fleet.has_other(Role::Decode, &avoided);
+        let tried = if is_avoided { &avoided } else { tried };
         let need = Need { tokens, tried, random, keeper, session, under_way: true };
         let reservation = self.fleet.pick(Role::Decode, need);
         reservation.ok_or_else(|| nobody(Role::Decode))
