@@ -88,6 +88,8 @@ async fn a_second_signal_ends_that_time() {
     let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
     let flags = ["--set", "server.lame_duck_ms=600000"];
     let (mut process, address) = Process::gateway(&prefill, &decode, &flags, &[]);
+    // It is not ready before its engines have answered either, and two signals at once are one.
+    eventually("it is ready", async || client::send(address, &get("/readyz")).await.status == 200).await;
     process.signal("TERM");
     eventually("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
         .await;
