@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What cargo users expect of a clone: it holds no archive and no program, it is checked where there is no bash, a compiler wrapper in the environment is called for every crate,
-# and `cargo install` from another target directory gives a program that runs. All but the last take half a minute, with the codecs alone;
-# the last is a whole release build, and is left out with the argument `quick`.
+# What cargo users expect of a clone: it holds no archive and no program, it is checked where there is no bash, a compiler wrapper in
+# the environment is called for every crate, and `cargo install` from another target directory gives a program that runs. All but the
+# last, with the codecs alone, take half a minute; the last is a whole release build, and is left out with the argument `quick`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
