@@ -29,6 +29,10 @@ const REPEATED: f64 = 1.5;
 const AVOIDED_MS: u64 = 10_000;
 /// The longest such time: each costs a request one failed attempt.
 const AVOIDED_MAX_MS: u64 = 300_000;
+/// The time for which a pair is kept apart after a failure that tells nothing: what either does
+/// with others tells more than the same pair again. Engines that the least load always brings
+/// together would fail together for ever.
+const APART_MS: u64 = 10_000;
 /// A failure makes successes of the next minutes worth counting.
 const ACTIVE_MS: u64 = MEMORY_MS;
 
@@ -81,6 +85,8 @@ struct Record {
     served_ms: Option<u64>,
     avoided_until_ms: u64,
     avoided_for_ms: u64,
+    /// Until when it is kept apart to see what either does with others.
+    apart_until_ms: u64,
 }
 
 impl Record {
@@ -95,6 +101,10 @@ impl Record {
     /// Since when it fails, if failures outweigh successes.
     fn fails_since(&self) -> Option<u64> {
         self.failing_since_ms.filter(|_| self.failed > self.served)
+    }
+
+    fn is_avoided(&self, now_ms: u64) -> bool {
+        now_ms < self.avoided_until_ms.max(self.apart_until_ms)
     }
 
     fn serves(&self) -> bool {
@@ -137,7 +147,7 @@ impl Evidence {
         record.served += 1.0;
         record.served_ms = Some(now_ms);
         record.failing_since_ms = None;
-        (record.avoided_until_ms, record.avoided_for_ms) = (0, 0);
+        (record.avoided_until_ms, record.avoided_for_ms, record.apart_until_ms) = (0, 0, 0);
     }
 
     /// The consumer has failed with the producer's KV at `now_ms`, in a leg that could have been
@@ -155,7 +165,10 @@ impl Evidence {
         match (of_producer, of_consumer) {
             (Some(on), with) if with.is_none_or(|with| on >= with) => Verdict::Producer(on),
             (_, Some(with)) => Verdict::Consumer(with),
-            _ => self.avoid(pair, now_ms).map_or(Verdict::Unknown, Verdict::Pair),
+            _ => match self.avoid(pair, now_ms) {
+                Some(avoided_ms) => Verdict::Pair(avoided_ms),
+                None => self.keep_apart(pair, now_ms),
+            },
         }
     }
 
@@ -174,14 +187,15 @@ impl Evidence {
         })
     }
 
-    /// True if the pair fails while both do well with others: it is tried again only now and then.
+    /// True if the pair fails while both do well with others, so that it is tried again only now
+    /// and then; or if it has just failed, and it is not known whose fault that was.
     pub fn is_avoided(&self, pair: Pair, now_ms: u64) -> bool {
-        self.pairs.get(&pair).is_some_and(|record| now_ms < record.avoided_until_ms)
+        self.pairs.get(&pair).is_some_and(|record| record.is_avoided(now_ms))
     }
 
     /// Pairs that are avoided.
     pub fn avoided(&self, now_ms: u64) -> impl Iterator<Item = Pair> + use<'_> {
-        let avoided = move |(_, record): &(&Pair, &Record)| now_ms < record.avoided_until_ms;
+        let avoided = move |(_, record): &(&Pair, &Record)| record.is_avoided(now_ms);
         self.pairs.iter().filter(avoided).map(|(pair, _)| *pair)
     }
 
@@ -241,6 +255,12 @@ impl Evidence {
                 && side.other().of(pair) != except
                 && record.served_ms.is_some_and(|served_ms| served_ms >= since_ms)
         })
+    }
+
+    /// Keeps the two apart for a while, so that each shows what it does with others.
+    fn keep_apart(&mut self, pair: Pair, now_ms: u64) -> Verdict {
+        self.record(pair, now_ms).apart_until_ms = now_ms.saturating_add(APART_MS);
+        Verdict::Unknown
     }
 
     /// Avoids a pair if it keeps failing while both do well with others; says for how long.
@@ -317,6 +337,16 @@ mod tests {
         assert!(!evidence.is_avoided(pair(1, 1), 3_000 + AVOIDED_MAX_MS));
         evidence.served(pair(1, 1), 3_001);
         assert!(!evidence.is_avoided(pair(1, 1), 3_001), "it works again");
+    }
+
+    #[test]
+    fn a_pair_that_fails_is_kept_apart_until_it_is_known_whose_fault_it_is() {
+        let mut evidence = Evidence::default();
+        assert_eq!(evidence.failed(pair(0, 0), FOUR, 0, 0), Verdict::Unknown);
+        assert_eq!(evidence.avoided(APART_MS - 1).collect::<Vec<_>>(), [pair(0, 0)]);
+        assert_eq!(evidence.avoided(APART_MS).count(), 0);
+        evidence.served(pair(0, 0), 1);
+        assert!(!evidence.is_avoided(pair(0, 0), 1), "it works");
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn run(plan: &Plan, seed: u64, words: &mut Words) {
     }
 }
 
-/// From `CHAOS_SEED` on, `CHAOS_RUNS` of them, or as many as usual.
+/// From `CHAOS_SEED` on, `CHAOS_RUNS` of them, or as many as usual. `CHAOS_LOG` prints the log.
 fn seeds(usual: u64) -> impl Iterator<Item = u64> {
     let (first, runs) = (number("CHAOS_SEED"), number("CHAOS_RUNS"));
     let runs = runs.unwrap_or(if first.is_some() { 1 } else { usual });

@@ -61,7 +61,15 @@ pub fn in_virtual_time<T>(work: impl Future<Output = T>) -> (T, usize) {
     let lines = Arc::new(AtomicUsize::new(0));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    let result = tracing::subscriber::with_default(Lines(lines.clone()), || runtime.block_on(work));
+    let result = if std::env::var_os("CHAOS_LOG").is_some() {
+        let log = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(std::io::stderr)
+            .finish();
+        tracing::subscriber::with_default(log, || runtime.block_on(work))
+    } else {
+        tracing::subscriber::with_default(Lines(lines.clone()), || runtime.block_on(work))
+    };
     (result, lines.load(Ordering::Relaxed))
 }
 
