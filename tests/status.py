@@ -155,7 +155,7 @@ def shows(page, rig):
         assert sum(address in row[2] for address in addresses) == 2, row
         assert "begins in" in row[3] and "computes" in row[3], row
     assert any(int(row[6].replace(",", "")) > 0 for row in done), "nothing was cached"
-    assert page.locator("#pools tbody").text_content().startswith("mooncakeknown"), "the pool does not show"
+    assert page.locator("#pools tbody").text_content().startswith("mooncakeanswered"), "the pool does not show"
     print("  engines, load, hits, decisions and the pool: fine")
 
 

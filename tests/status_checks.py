@@ -36,6 +36,10 @@ FOCUSED = r"""(() => { const node = document.activeElement, style = getComputedS
     shown, inside: box.width > 0 && box.left >= 0 && box.right <= innerWidth + 1}; })()"""
 
 
+WIDE = r"""Array.from(document.body.querySelectorAll('*')).filter(node => node.getBoundingClientRect().right > innerWidth)
+  .map(node => `${node.tagName.toLowerCase()}${node.id ? '#' + node.id : ''} ${node.className}`.trim()).slice(0, 20).join(', ')"""
+
+
 def contrast(page):
     told = page.evaluate(CONTRAST)
     return told["found"] if told["seen"] > 20 else [f"only {told['seen']} texts were seen"]
@@ -44,7 +48,7 @@ def contrast(page):
 def width(page):
     """Nothing has to be scrolled to the side."""
     needs, has = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    found = [f"{needs} pixels in a window of {has}"] if needs > has else []
+    found = [f"{needs} pixels in a window of {has}: {page.evaluate(WIDE)}"] if needs > has else []
     over = page.evaluate("""Array.from(document.querySelectorAll('main *')).filter(n => n.checkVisibility() && !n.closest('.hidden, thead, .cut'))
         .filter(n => n.scrollWidth > n.clientWidth + 1 && n.clientWidth > 0 && getComputedStyle(n).overflowX !== 'visible')
         .map(n => n.outerHTML.slice(0, 80))""")
