@@ -11,7 +11,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use http::{HeaderValue, StatusCode};
 
-use crate::dialect::signs::{self, DetectedDialect, SERVER_INFO_PATH, Signs, sglang_port};
+use crate::dialect::signs::{
+    self, DetectedDialect, OLD_SERVER_INFO_PATH, SERVER_INFO_PATH, Signs, sglang_port,
+};
 use crate::dialect::{Dialect, facts, mooncake};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, LiveProtocol, Role};
@@ -47,7 +49,7 @@ impl SignClient {
     /// Asks a prefiller with this bootstrap server for signs of its dialect.
     pub async fn fetch_signs(&self, prefiller: &Endpoint, bootstrap: &Endpoint) -> Signs {
         let (info, query, version) = tokio::join!(
-            self.get(prefiller, SERVER_INFO_PATH, true),
+            self.server_info(prefiller),
             self.get(bootstrap, mooncake::QUERY_PATH, false),
             self.get(prefiller, "/version", true),
         );
@@ -59,12 +61,27 @@ impl SignClient {
         }
     }
 
-    /// A bootstrap server is no engine, and gets no key.
+    /// The description that an SGLang server gives of itself. vLLM has the first path in development
+    /// mode, and says something else there.
+    async fn server_info(&self, prefiller: &Endpoint) -> Option<bytes::Bytes> {
+        let (status, body) = self.ask(prefiller, SERVER_INFO_PATH, true).await?;
+        match status {
+            StatusCode::OK => Some(body),
+            StatusCode::NOT_FOUND => self.get(prefiller, OLD_SERVER_INFO_PATH, true).await,
+            _ => None,
+        }
+    }
+
     async fn get(&self, at: &Endpoint, path: &str, is_engine: bool) -> Option<bytes::Bytes> {
+        let (status, body) = self.ask(at, path, is_engine).await?;
+        (status == StatusCode::OK).then_some(body)
+    }
+
+    /// A bootstrap server is no engine, and gets no key.
+    async fn ask(&self, at: &Endpoint, path: &str, is_engine: bool) -> Option<(StatusCode, bytes::Bytes)> {
         let authorization = self.authorization.as_ref().filter(|_| is_engine);
         let call = authorized(self.client.get(url(at, path)), authorization);
-        let (status, body) = exchange(call, self.time, ANSWER_BYTES).await.ok()?;
-        (status == StatusCode::OK).then_some(body)
+        exchange(call, self.time, ANSWER_BYTES).await.ok()
     }
 }
 

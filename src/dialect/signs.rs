@@ -2,7 +2,7 @@
 //!
 //! | asked | answered by | tells |
 //! |---|---|---|
-//! | `GET /get_server_info` | SGLang | `disaggregation_mode`, `disaggregation_bootstrap_port` |
+//! | `GET /server_info`, in older releases `GET /get_server_info` | SGLang | `disaggregation_mode`, `disaggregation_bootstrap_port` |
 //! | `GET /query` on the bootstrap port | vLLM's MooncakeConnector, as prefiller | ids of its ranks |
 //! | `GET /version` | vLLM | nothing about connectors: its answers to prefills do (a hand-off that pulls or pushes, or none: a pool) |
 //!
@@ -14,7 +14,9 @@ use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Dialect, nixl_push};
 
 /// Path of the question to SGLang's servers.
-pub const SERVER_INFO_PATH: &str = "/get_server_info";
+pub const SERVER_INFO_PATH: &str = "/server_info";
+/// Its path in older releases, deprecated since: asked where the other is unknown.
+pub const OLD_SERVER_INFO_PATH: &str = "/get_server_info";
 
 /// A prefiller's answers about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -26,8 +26,8 @@ const EMBEDDING_NUMBERS: u64 = 8;
 #[must_use]
 pub fn allowed(path: &str) -> Option<Method> {
     match path {
-        "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load" | "/metrics"
-        | "/v1/models" => Some(Method::GET),
+        "/server_info" | "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load"
+        | "/metrics" | "/v1/models" => Some(Method::GET),
         "/tokenize" | RENDER | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
         _ => api::of_path(path).map(|_| Method::POST),
     }
@@ -37,8 +37,10 @@ pub fn allowed(path: &str) -> Option<Method> {
 #[must_use]
 pub fn get(hub: &Hub, path: &str) -> Response<Body> {
     match path {
-        "/get_server_info" if hub.spec.connector == Connector::Sglang => respond_json(&server_info(hub)),
-        "/get_server_info" => respond(404, "", Bytes::new()),
+        "/server_info" | "/get_server_info" if hub.spec.connector == Connector::Sglang => {
+            respond_json(&server_info(hub))
+        }
+        "/server_info" | "/get_server_info" => respond(404, "", Bytes::new()),
         "/version" if hub.spec.connector == Connector::Sglang => respond(404, "", Bytes::new()),
         "/version" => respond_json(&json!({"version": hub.spec.version})),
         // A bootstrap server of its own port in a real engine.

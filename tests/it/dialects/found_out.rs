@@ -39,13 +39,24 @@ async fn engines_that_come_later_are_asked_later() {
     let mut script = untold(spoken);
     (script.prefillers, script.decoders) = (1, 1);
     let stage =
-        Stage::set_failing(script, &Fault::always(FaultKind::Status(503, None)).on_path("/get_server_info"))
+        Stage::set_failing(script, &Fault::always(FaultKind::Status(503, None)).on_path("/server_info"))
             .await;
     let (path, body) = completion(false);
     let answer = stage.post(path, &body).await;
     assert_eq!(answer.status, 400, "spoken to as if it were vLLM: {}", answer.text());
     stage.heal();
     eventually("they are asked again", async || stage.post(path, &body).await.status == 200).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn servers_that_lack_the_new_path_are_asked_at_the_old_one() {
+    let mut script = untold(SPOKEN[3]);
+    (script.prefillers, script.decoders) = (1, 1);
+    let lacking = Fault::always(FaultKind::Status(404, None)).on_path("/server_info");
+    let stage = Stage::set_failing(script, &lacking).await;
+    let (path, body) = completion(false);
+    eventually("it is known for SGLang", async || stage.post(path, &body).await.status == 200).await;
     stage.end().await;
 }
 
