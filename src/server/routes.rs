@@ -190,6 +190,8 @@ async fn let_in<F: Future<Output = Response<Body>>>(
 const CONFIGURED_METHODS: [Method; 6] =
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
+/// Route of engines for a websocket, over which clients speak.
+const REALTIME: &str = "/v1/realtime";
 /// Paths that clients add to a base URL that ends with `/v1`.
 const ASKED: [&str; 6] =
     ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
@@ -210,6 +212,9 @@ fn without_slash(uri: &Uri) -> Option<HeaderValue> {
 fn advice(path: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("/v1/v1/") {
         return Some(format!("The client's base URL has /v1 once too often: /v1/{rest} was meant?"));
+    }
+    if path == REALTIME {
+        return Some("No websockets are relayed: ask an engine itself.".to_owned());
     }
     ASKED.contains(&path).then(|| format!("The client's base URL lacks /v1: /v1{path} was meant?"))
 }

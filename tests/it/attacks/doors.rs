@@ -38,7 +38,7 @@ fn shared(change: impl FnOnce(&mut Script)) -> Script {
 }
 
 /// Orders of operators to every engine.
-const EVERY_ENGINE: [&str; 19] = [
+const EVERY_ENGINE: [&str; 21] = [
     "/reset_mm_cache",
     "/reset_encoder_cache",
     "/flush_cache",
@@ -51,6 +51,8 @@ const EVERY_ENGINE: [&str; 19] = [
     "/pause_generation",
     "/continue_generation",
     "/abort_requests",
+    "/inference/v1/abort_requests",
+    "/fault_tolerance/apply",
     "/abort_request",
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",
@@ -74,6 +76,7 @@ fn operators_routes() -> impl Iterator<Item = (&'static str, &'static str)> {
         ("GET", "/status.json"),
         ("GET", "/is_sleeping"),
         ("GET", "/is_paused"),
+        ("GET", "/fault_tolerance/status"),
     ];
     own.into_iter().chain(EVERY_ENGINE.map(|path| ("POST", path)))
 }

@@ -7,12 +7,14 @@ use super::{asked_at, hanging_up, willing};
 use crate::common::client::{self, Raw, get, post, post_with};
 use crate::common::raw_engine::{Front, RawEngine, answer};
 
-const ORDERS: [&str; 17] = [
+const ORDERS: [&str; 19] = [
     "/sleep",
     "/wake_up",
     "/pause",
     "/resume",
     "/abort_requests",
+    "/inference/v1/abort_requests",
+    "/fault_tolerance/apply",
     "/abort_request",
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",
@@ -57,7 +59,7 @@ async fn an_order_reaches_every_engine_once() {
         assert_eq!(of(&raw, &both)["roles"], json!(["prefill", "decode"]));
         assert_eq!(of(&raw, &d)["body"], json!({"object": "list", "data": []}));
     }
-    for path in ["/is_sleeping", "/is_paused"] {
+    for path in ["/is_sleeping", "/is_paused", "/fault_tolerance/status"] {
         assert_eq!((front.get(path).await.status, asked_at(&d, path).len()), (200, 1), "{path}");
     }
     front.end().await;
