@@ -61,8 +61,8 @@ impl SignClient {
         }
     }
 
-    /// The description that an SGLang server gives of itself. vLLM has the first path in development
-    /// mode, and says something else there.
+    /// The description that an SGLang server gives of itself. vLLM has the first path in
+    /// development mode, and says something else there.
     async fn server_info(&self, prefiller: &Endpoint) -> Option<bytes::Bytes> {
         let (status, body) = self.ask(prefiller, SERVER_INFO_PATH, true).await?;
         match status {
