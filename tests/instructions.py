@@ -12,7 +12,9 @@ import sys
 from processes import get
 from scenes import SCENES, TOKENS, asked, gateway
 
-VALGRIND = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no"]
+# Housekeeping is left out: it comes every two seconds, and so the more often the longer a busy machine takes.
+VALGRIND = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no",
+            "--toggle-collect=pd_proxy::app::loops::housekeeping::*", "--collect-atstart=yes"]
 # As many come before: connections are made, and what is done once is done.
 BEFORE = 8
 # The longer a prefill takes, the more of what is done by the clock is counted. Tokens take their time: two that come at once cost less.
