@@ -4,13 +4,11 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
-
 use crate::dialect::Api;
+use crate::dialect::member::MemberName;
 
-/// The end of the names `finish_reason` and `stop_reason`. As part of an answer's text its quote
-/// would be escaped.
-static MEMBER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\""));
+/// The end of the names `finish_reason` and `stop_reason`.
+static MEMBER: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("_reason\""));
 
 /// Tells if some choice of a stream has named its reason yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +42,7 @@ impl FinishWatch {
 
 /// True if events name a reason: events before a choice's last have nulls there, or nothing.
 pub fn names_a_reason(events: &[u8]) -> bool {
-    MEMBER.find_iter(events).any(|at| {
-        let value = skip_space(&events[at + MEMBER.needle().len()..]).strip_prefix(b":").map(skip_space);
-        value.is_some_and(|value| value.starts_with(b"\""))
-    })
-}
-
-/// Skips white space, and the beginning of the next line of data.
-pub(super) fn skip_space(text: &[u8]) -> &[u8] {
-    let text = text.trim_ascii_start();
-    text.strip_prefix(b"data:").map_or(text, <[u8]>::trim_ascii_start)
+    MEMBER.find_value(events, 0, |value| value.starts_with(b"\"")).is_some()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod kv_transfer;
 pub mod layerwise;
 pub mod lease;
 pub mod media;
+pub mod member;
 pub mod mooncake;
 mod moriio;
 mod nixl_push;

@@ -7,14 +7,13 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use memchr::memmem::Finder;
 use serde::de::IgnoredAny;
 
 use crate::codec::sse::{self, Frame};
-use crate::dialect::finish::skip_space;
+use crate::dialect::member::MemberName;
 
-/// The member's name. As part of an answer's text its quotes would be escaped.
-static MEMBER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"kv_transfer_params\""));
+/// The member's name.
+static MEMBER: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"kv_transfer_params\""));
 
 /// The value in the place of a hand-off, as engines write it that have none.
 const NOTHING: &[u8] = b"null";
@@ -39,14 +38,7 @@ pub fn without_handoffs(events: &[u8]) -> Option<Bytes> {
 
 /// True if the member has another value than null.
 fn carries_handoff(events: &[u8]) -> bool {
-    MEMBER.find_iter(events).any(|at| value_after(events, at).is_some())
-}
-
-/// Offset of the member's value, if it is one that is not null. `at`: where its name begins.
-fn value_after(text: &[u8], at: usize) -> Option<usize> {
-    let rest = text.get(at + MEMBER.needle().len()..)?;
-    let value = skip_space(skip_space(rest).strip_prefix(b":")?);
-    (!value.starts_with(NOTHING)).then(|| text.len() - value.len())
+    next_handoff(events, 0).is_some()
 }
 
 /// Writes one event, without the values of its hand-offs.
@@ -99,7 +91,7 @@ fn hide_in_json(json: &[u8], out: &mut Vec<u8>) -> Option<()> {
 
 /// Offset of the next hand-off from `from` on.
 fn next_handoff(json: &[u8], from: usize) -> Option<usize> {
-    MEMBER.find_iter(&json[from..]).find_map(|at| value_after(json, from + at))
+    MEMBER.find_value(json, from, |_| true)
 }
 
 /// The bytes of the JSON value that begins at `at`.

@@ -9,12 +9,12 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use memchr::memmem;
 
 use crate::codec::json::{Catch, Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
 use crate::dialect::api::UsageNames;
+use crate::dialect::member::MemberName;
 use crate::dialect::patch::Patch;
 
 /// Token counts of one answer; `None` where the engine did not say.
@@ -204,14 +204,10 @@ fn with_cached(api: Api, event: &Object, counts: CacheCounts) -> Option<Bytes> {
     ReportedUsage::by(api, event).map(|told| told.with_cached(event.bytes(), counts))
 }
 
-/// True if an event of a stream may carry usage: one search for bytes that no JSON string can hold,
-/// because a quote inside a string is always escaped.
+/// True if an event of a stream may carry usage: the name is there, with an object behind it.
 pub fn may_carry_usage(frames: &[u8]) -> bool {
-    static MEMBER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\"usage\":"));
-    MEMBER.find_iter(frames).any(|at| {
-        let value = frames[at + MEMBER.needle().len()..].iter().find(|b| !b.is_ascii_whitespace());
-        value == Some(&b'{')
-    })
+    static MEMBER: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"usage\""));
+    MEMBER.find_value(frames, 0, |value| value.starts_with(b"{")).is_some()
 }
 
 /// The usage that `frames` tell, each count by the last event that has it.
