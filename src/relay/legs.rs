@@ -424,10 +424,11 @@ async fn begin(
     if is_refusal {
         answer = refusals::judge(decoder, answer)?;
     }
-    let (head, body) = answer.into_parts();
+    let (mut head, body) = answer.into_parts();
     if is_refusal {
         return Ok((head, Begun::Refusal(body)));
     }
+    strip_hop_by_hop(&mut head.headers);
     // A response in the background may be answered at once and whole, streamed or not.
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(

@@ -24,6 +24,7 @@ use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::fleet::health::key::is_of_the_key;
 use crate::fleet::{Instance, Role};
+use crate::relay::answer::strip_hop_by_hop;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::{Relay, Tries};
 
@@ -87,11 +88,12 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Passes a refusal on if it is about the request.
+/// Passes a refusal on if it is about the request, with the headers that may go out.
 ///
 /// # Errors
 /// A failure that holds the refusal, if it may be the engine's own trouble.
-pub(super) fn judge(by: &Arc<Instance>, answer: Response<Bytes>) -> Result<Response<Bytes>, Failure> {
+pub(super) fn judge(by: &Arc<Instance>, mut answer: Response<Bytes>) -> Result<Response<Bytes>, Failure> {
+    strip_hop_by_hop(answer.headers_mut());
     let status = answer.status();
     if !doubts(status, by) {
         return Ok(answer);

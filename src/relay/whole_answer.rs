@@ -8,7 +8,6 @@ use crate::dialect::Api;
 use crate::dialect::fault;
 use crate::dialect::usage::ReportedUsage;
 use crate::relay::account::Ledger;
-use crate::relay::answer::strip_hop_by_hop;
 use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::upstream::{CollectError, Reply, collect};
 
@@ -23,9 +22,9 @@ pub(super) struct SizeLimit {
     pub(super) exceeded: Large,
 }
 
-/// An answer with its whole body.
+/// An answer with its whole body, and the engine's own headers.
 pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result<Response<Bytes>, Failure> {
-    let (mut head, body) = response.into_parts();
+    let (head, body) = response.into_parts();
     let refusal = SizeLimit { bytes: REFUSAL_BYTES, exceeded: Large::Refusal };
     let SizeLimit { bytes, exceeded } = if head.status.is_success() { limit } else { refusal };
     let body = collect(body, bytes).await.map_err(|e| {
@@ -36,7 +35,6 @@ pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result
         };
         Failure::new(why, true, e.to_string())
     })?;
-    strip_hop_by_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
 }
 
