@@ -3,8 +3,9 @@
 //! The limits of `[timeout]` allow for the slowest legs that are right: minutes. An engine that
 //! hangs would keep its clients waiting for as long. So while a leg has no byte it is looked at now
 //! and then, and given up, to be tried elsewhere, when its engine does not answer probes any more,
-//! or when it has begun no answer since the leg was sent, for longer than its peers need, while
-//! they begin answers. A fleet that is slow as a whole is waited for.
+//! or when it has begun no answer for longer than its peers need, while they begin answers: since
+//! the leg was sent, or since its last answer, where it hangs at work. A fleet that is slow as a
+//! whole is waited for.
 //!
 //! A decoder may also wait for KV that never comes, and be well otherwise. So a leg that is to read
 //! another engine's KV is given up after twice that time when answers to others have begun since.
@@ -33,8 +34,8 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 const LEAST: Duration = Duration::from_secs(5);
 /// A leg may take so many times what legs on its engine, or on one of its peers, take.
 const TIMES_USUAL: u32 = 4;
-/// A leg whose engine answers others may take so many times longer than one on an engine that
-/// answers nobody: it may only stand in that engine's line.
+/// A leg whose engine answers others, or answered some since it was sent, may take so many times
+/// longer than one on an engine that answers nobody: it may only stand in that engine's line.
 const TIMES_IN_LINE: u64 = 2;
 /// So may a leg that tries the only engine of its role, after that has failed, and one of whose
 /// kind none was seen yet: the first after a start may find an engine compiling.
@@ -142,18 +143,18 @@ impl Relay {
             return Some("it does not answer probes".to_owned());
         }
         let pace = pace?;
+        let quiet_ms = quiet_since_ms(engine, sent_ms);
+        let times = if quiet_ms > sent_ms { TIMES_IN_LINE } else { 1 };
         let allowed_ms = self.allowed_ms(waiting, pace).min(self.learned_ms(waiting, pace));
-        let waited_ms = fleet.now_ms().saturating_sub(sent_ms);
+        let allowed_ms = allowed_ms.saturating_mul(times);
+        let waited_ms = fleet.now_ms().saturating_sub(quiet_ms);
         if waited_ms >= allowed_ms / 2 {
             // By what others do until then it is judged.
             fleet.watch_handoffs();
         }
         // A decoder that is full does not call before others of its requests have ended.
         let may_be_full = pace == Pace::Call && !engine.has_only_uncalled();
-        let is_stuck = waited_ms >= allowed_ms
-            && !may_be_full
-            && health.served_ms() <= sent_ms
-            && fleet.peers_serve_since(engine, sent_ms);
+        let is_stuck = waited_ms >= allowed_ms && !may_be_full && fleet.peers_serve_since(engine, quiet_ms);
         is_stuck.then(|| format!("no byte within {waited_ms} ms, in which other engines answered"))
     }
 
@@ -164,10 +165,9 @@ impl Relay {
         let Waiting { engine, pace, .. } = waiting;
         let (now_ms, pace, health) = (self.fleet.now_ms(), pace?, engine.health());
         let is_known = !self.usual(engine, pace).is_zero();
-        let waited_ms = now_ms.saturating_sub(sent_ms);
+        let waited_ms = now_ms.saturating_sub(quiet_since_ms(engine, sent_ms));
         let is_in_vain = is_known
             && waited_ms >= self.allowed_ms(waiting, pace).saturating_mul(TIMES_ON_TRIAL)
-            && health.served_ms() <= sent_ms
             && health.state(now_ms) != State::Closed;
         is_in_vain.then(|| format!("no byte within {waited_ms} ms of an engine that failed before"))
     }
@@ -212,7 +212,7 @@ impl Relay {
     fn alone_in_vain(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
         let Waiting { engine, producer, pace, is_moved, .. } = waiting;
         let (fleet, pace) = (&self.fleet, pace?);
-        let waited_ms = fleet.now_ms().saturating_sub(since_ms);
+        let waited_ms = fleet.now_ms().saturating_sub(quiet_since_ms(engine, since_ms));
         let is_only = engine.load().working() <= 1 || pace == Pace::Call && engine.has_only_uncalled();
         let may_move = || {
             [Some(engine), producer].into_iter().flatten().any(|it| fleet.has_other(it.role(), &[it.id()]))
@@ -221,7 +221,6 @@ impl Relay {
             && waited_ms >= self.alone_ms(waiting, pace)
             && is_only
             && engine.external_load().0 == 0
-            && engine.health().served_ms() <= since_ms
             && may_move();
         is_in_vain.then(|| {
             // Without KV of others there is nobody else whose fault it could be.
@@ -283,4 +282,10 @@ impl Relay {
         }
         self.whole_ms(waiting, longest.saturating_mul(TIMES_LONGEST).max(LEAST_WHOLE))
     }
+}
+
+/// Time since which an engine has begun no answer that a leg could have waited for which was sent
+/// at `since_ms`.
+fn quiet_since_ms(engine: &Instance, since_ms: u64) -> u64 {
+    since_ms.max(engine.health().served_ms())
 }

@@ -8,7 +8,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use pd_proxy::fleet::health::State;
 use pd_proxy::fleet::{ProbeAnswer, Role};
-use pd_proxy::sim::{Fault, FaultKind, Match};
+use pd_proxy::sim::{Engine, Fault, FaultKind, Match};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
@@ -64,6 +64,57 @@ async fn nor_does_one_keep_them_in_dialects_where_it_waits_for_kv() {
         assert_ne!(breakers(&memory, Role::Decode)[0], State::Closed, "{spoken:?}: it rests");
         assert_eq!(breakers(&memory, Role::Decode)[1], State::Closed, "{spoken:?}");
         assert_eq!(breakers(&memory, Role::Prefill), [State::Closed; 2], "{spoken:?}");
+    }
+}
+
+/// The time that one request takes whose engine answers others after it was sent, and then nobody.
+async fn stranded_for(memory: &Memory, prefills: bool, stream: bool) -> Duration {
+    let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+    let body =
+        |prompt: String| format!(r#"{{"model":"sim","prompt":"{prompt}","max_tokens":5,"stream":{stream}}}"#);
+    let ask = async |prompt| assert_eq!(post(memory, COMPLETIONS, body(prompt)).await.0, 200);
+    for n in 0..20 {
+        ask(format!("before {n}")).await;
+        pass(Duration::from_millis(50)).await;
+    }
+    let on = Match { path: Some("/v1/".into()), contains: Some("stranded".into()), ..Match::default() };
+    for engine in engines {
+        assert!(engine.inject(Fault { on: on.clone(), ..Fault::once(FaultKind::StallBeforeHead) }));
+    }
+    let has_it =
+        |engine: &&Engine| engine.seen().iter().any(|seen| seen.body.windows(8).any(|it| it == b"stranded"));
+    let sent = Instant::now();
+    let others = async {
+        pass(Duration::from_millis(5)).await;
+        join_all((0..6).map(|n| ask(format!("served meanwhile {n}")))).await;
+        engines.iter().filter(|it| !has_it(it)).for_each(Engine::clear_faults);
+        let hanging: Vec<_> = engines.iter().filter(has_it).collect();
+        assert_eq!(hanging.len(), 1);
+        assert!(hanging[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+        let clients = (0..4).map(async |client| {
+            for n in 0.. {
+                ask(format!("client {client} asks {n}")).await;
+                pass(Duration::from_millis(300)).await;
+            }
+        });
+        join_all(clients).await
+    };
+    tokio::select! {
+        () = ask("stranded".into()) => sent.elapsed(),
+        _ = others => unreachable!("they never end"),
+    }
+}
+
+/// Its last answer came after the request: the engine hangs at work, not from the first on.
+#[tokio::test(start_paused = true)]
+async fn what_an_engine_has_when_it_stops_is_moved_as_well() {
+    for spoken in &DIALECTS {
+        for (prefills, stream) in [(true, true), (true, false), (false, true), (false, false)] {
+            let (memory, _listening) = in_dialect(*spoken, 2).await;
+            let took = stranded_for(&memory, prefills, stream).await;
+            let when = format!("{spoken:?}, prefills {prefills}, stream {stream}");
+            assert!(took < Duration::from_secs(40), "{when}: it took {took:?}");
+        }
     }
 }
 
