@@ -13,6 +13,10 @@ use crate::error::{Error, Kind};
 /// API server that computes something else for a while answers neither.
 const AWAY: Duration = Duration::from_secs(15);
 
+/// After the last event the engine has this time to end its body, so that its connection can be
+/// used again. It does so with the next packet; one that does not holds no client and no place.
+pub const BODY_END: Duration = Duration::from_millis(250);
+
 /// Error for a stream that has lasted too long.
 pub(super) fn too_long() -> Error {
     Error::new(Kind::DecodeTimeout, "the answer took longer than the total time limit")

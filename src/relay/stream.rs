@@ -26,14 +26,10 @@ use crate::error::{Error, Kind};
 use crate::fleet::Outcome;
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
-use crate::relay::idle_timeout::{self, IdleTimeout};
+use crate::relay::idle_timeout::{self, BODY_END, IdleTimeout};
 use crate::relay::resume::{Cause, Continuation, Follower, Pair};
 use crate::relay::sequence::LastEvents;
 use crate::relay::source::{Live, Source};
-
-/// After the last event the engine has this time to end its body, so that its connection can be
-/// used again. It does so with the next packet; one that does not holds no client and no place.
-const BODY_END: Duration = Duration::from_millis(250);
 
 /// So long the connection has to write the error event, whatever is configured.
 const LEAST_TELL: Duration = Duration::from_millis(1);

@@ -38,6 +38,7 @@ pub mod reply;
 mod response_lookup;
 mod routes;
 mod stall;
+mod stream_end;
 mod table;
 mod tls;
 mod transfer_coding;

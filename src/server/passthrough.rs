@@ -26,6 +26,7 @@ use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
 use crate::server::plain_path::is_plain;
 use crate::server::refusal_votes::RefusalVotes;
+use crate::server::stream_end::StreamEnd;
 use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
 use crate::trace::Scope;
@@ -141,10 +142,12 @@ pub(super) async fn serve(
     {
         Ok((response, reservation)) => {
             account.answers(response.status());
+            let end = StreamEnd::of(response.headers());
             response.map(|body| {
                 let silence = IdleTimeout::new(gateway.relay.settings.now().gap, until);
                 let relay = gateway.relay.clone();
-                axum::body::Body::new(PassthroughBody::new(body, silence, relay, account, reservation))
+                let passed = PassthroughBody::new(body, silence, relay, account, reservation);
+                axum::body::Body::new(passed.with_end(end))
             })
         }
         Err(e) => {

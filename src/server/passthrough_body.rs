@@ -12,15 +12,21 @@ use crate::error::Error;
 use crate::fleet::Reservation;
 use crate::relay::Relay;
 use crate::relay::failure::{Failure, FailureKind};
-use crate::relay::idle_timeout::IdleTimeout;
+use crate::relay::idle_timeout::{BODY_END, IdleTimeout};
 use crate::server::begun::BegunBody;
 use crate::server::passthrough_accounting::PassthroughAccount;
+use crate::server::stream_end::StreamEnd;
 use crate::upstream::ReplyError;
 
 /// An engine's answer on its way to the client, with what it holds: its account and its
-/// reservation. It is cut when the engine falls silent, and at the deadline.
+/// reservation. It is cut when the engine falls silent, and at the deadline, and ends soon after the
+/// last event of a stream.
 pub(super) struct PassthroughBody {
     body: BegunBody,
+    /// Of a stream of events.
+    end: Option<StreamEnd>,
+    /// Time at which an engine is hung up on whose body stays open after the last event.
+    over_until: Option<Instant>,
     silence: IdleTimeout,
     account: PassthroughAccount,
     reservation: Reservation,
@@ -46,9 +52,26 @@ impl PassthroughBody {
         account: PassthroughAccount,
         reservation: Reservation,
     ) -> PassthroughBody {
-        let mut held = PassthroughBody { body, silence, account, reservation, relay };
+        let mut held =
+            PassthroughBody { body, end: None, over_until: None, silence, account, reservation, relay };
         held.complete_if_ended();
         held
+    }
+
+    /// The same, of a stream whose last event tells that it is over.
+    pub(super) fn with_end(self, end: Option<StreamEnd>) -> PassthroughBody {
+        PassthroughBody { end, ..self }
+    }
+
+    /// A piece goes out. The last event ends the account, whatever the engine does with its body.
+    fn passes(&mut self, piece: &Bytes) {
+        self.account.passes(piece);
+        self.silence.heard();
+        if self.end.as_mut().is_some_and(|end| end.passes(piece)) && self.over_until.is_none() {
+            self.account.complete();
+            self.over_until = Some(Instant::now() + BODY_END);
+            self.silence.pause(BODY_END);
+        }
     }
 
     /// Completes the account once the body has ended, since it is not polled again.
@@ -85,14 +108,16 @@ impl Body for PassthroughBody {
                 this.account.broken();
                 Poll::Ready(Some(Err(Cut::Late)))
             }
+            // What follows the last event is nobody's, however long it goes on.
+            Poll::Ready(Some(_)) if this.over_until.is_some_and(|until| Instant::now() >= until) => {
+                Poll::Ready(None)
+            }
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(piece) = frame.data_ref() {
-                    this.account.passes(piece);
-                }
-                this.silence.heard();
+                frame.data_ref().into_iter().for_each(|piece| this.passes(piece));
                 this.complete_if_ended();
                 Poll::Ready(Some(Ok(frame)))
             }
+            Poll::Ready(Some(Err(_))) if this.over_until.is_some() => Poll::Ready(None),
             Poll::Ready(Some(Err(e))) => {
                 this.broken(FailureKind::Broken, e.to_string());
                 Poll::Ready(Some(Err(e.into())))
@@ -101,6 +126,7 @@ impl Body for PassthroughBody {
                 this.complete_if_ended();
                 Poll::Ready(None)
             }
+            Poll::Pending if this.over_until.is_some() => this.silence.poll_timer(cx).map(|()| None),
             Poll::Pending => {
                 let engine = this.reservation.instance();
                 this.silence.poll_too_long(cx, || engine.health().is_silent()).map(|error| {

@@ -178,3 +178,39 @@ async fn a_body_that_stays_open_after_the_last_event_holds_nobody() {
         front.end().await;
     }
 }
+
+/// The same of streams that are passed through, of several prompts, continued and kept alive.
+#[tokio::test]
+async fn nor_does_it_where_the_answer_takes_another_way() {
+    let said =
+        "data: {\"choices\":[{\"index\":0,\"text\":\"ba\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let (prefiller, decoder) = open_ended(said).await;
+    let several = json!({"prompt": ["some words", "others"], "max_tokens": 8, "stream": true});
+    let chats = json!({"messages": [[{"role": "user", "content": "a"}]], "max_tokens": 8, "stream": true});
+    for (name, path, body) in [
+        ("resumed", COMPLETIONS, body(COMPLETIONS)),
+        ("kept alive", COMPLETIONS, body(COMPLETIONS)),
+        ("several", COMPLETIONS, several.to_string()),
+        ("passed through", "/v1/chat/completions/batch", chats.to_string()),
+    ] {
+        let front = Front::of(&[&prefiller], &[&decoder], |config| {
+            config.retry.resume = name == "resumed";
+            config.stream.keep_alive_ms = if name == "kept alive" { 20 } else { 0 };
+        })
+        .await;
+        let sent = Instant::now();
+        let answer = front.post(path, &body).await;
+        let text = answer.text();
+        assert!(answer.status == 200 && answer.complete && text.ends_with(DONE), "{name}: {text}");
+        assert!(sent.elapsed() < Duration::from_secs(5), "{name}: {:?}", sent.elapsed());
+        eventually(format!("{name}: the reservation is given back"), async || {
+            let members = client::send(front.at, &client::get("/instances")).await.json();
+            members["instances"].as_array().unwrap().iter().all(|it| it["requests"] == 0)
+        })
+        .await;
+        let metrics = front.get("/metrics").await.text();
+        let blame = format!("engine=\"{}\",reason=", decoder.addr());
+        assert!(!metrics.contains(&blame), "{name}: nobody is blamed");
+        front.end().await;
+    }
+}
