@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use super::Level;
 
 const MINUTE_S: f64 = 60.0;
+/// With each request those before count for so much less in the mean of tokens per byte.
+const FADING: f64 = 0.75;
 
 /// The token bucket, which is full at the start.
 #[derive(Debug)]
@@ -19,13 +21,21 @@ pub struct Budget {
     tokens: f64,
     /// Time at which `tokens` was right.
     as_of: Option<Instant>,
+    prompts: Prompts,
+}
+
+/// Sizes of the last prompts, the older the less.
+#[derive(Debug, Default)]
+struct Prompts {
+    bytes: f64,
+    tokens: f64,
 }
 
 impl Budget {
     /// A full one; `per_minute` is at least 1.
     pub fn full(per_minute: u64) -> Budget {
         let per_minute = per_minute.max(1) as f64;
-        Budget { per_minute, tokens: per_minute, as_of: None }
+        Budget { per_minute, tokens: per_minute, as_of: None, prompts: Prompts::default() }
     }
 
     /// Another size from now on; what is in it stays, as far as it fits.
@@ -52,6 +62,20 @@ impl Budget {
     pub fn settle(&mut self, reserved: u64, used: u64, now: Instant) {
         self.fill(now);
         self.tokens = (self.tokens + reserved as f64 - used as f64).min(self.per_minute);
+    }
+
+    /// A prompt in a body of so many bytes had so many tokens.
+    pub fn learn(&mut self, bytes: usize, tokens: u64) {
+        self.prompts.bytes = self.prompts.bytes * FADING + bytes as f64;
+        self.prompts.tokens = self.prompts.tokens * FADING + tokens as f64;
+    }
+
+    /// Tokens of the prompt in a body of so many bytes, by those before: a key that sends images
+    /// has few tokens in many bytes. `None` where there were none.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and saturates")]
+    pub fn expected(&self, bytes: u64) -> Option<u64> {
+        let Prompts { bytes: known, tokens } = self.prompts;
+        (known > 0.0).then(|| (bytes as f64 * tokens / known).max(1.0) as u64)
     }
 
     /// The bucket's level at `now`.
@@ -115,6 +139,22 @@ mod tests {
         assert_eq!(budget.take(1_000, now), Err(SECOND));
         assert_eq!(budget.take(1_000, now + SECOND), Ok(()));
         assert_eq!(budget.take(1, now + SECOND), Err(941 * SECOND));
+    }
+
+    #[test]
+    fn a_body_is_expected_to_have_as_many_tokens_for_its_bytes_as_those_before() {
+        let mut budget = Budget::full(60);
+        assert_eq!(budget.expected(4_000), None);
+        budget.learn(4_000, 1_000);
+        assert_eq!((budget.expected(400), budget.expected(0)), (Some(100), Some(1)));
+        for _ in 0..20 {
+            budget.learn(1_000_000, 1_000);
+        }
+        assert!(budget.expected(1_000_000).is_some_and(|tokens| (999..1_010).contains(&tokens)));
+        for _ in 0..50 {
+            budget.learn(4_000, 1_000);
+        }
+        assert!(budget.expected(4_000).is_some_and(|tokens| (990..=1_000).contains(&tokens)), "{budget:?}");
     }
 
     #[test]

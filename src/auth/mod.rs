@@ -196,6 +196,17 @@ impl Caller {
         Ok(Some(TokenReservation { budget: budget.clone(), tokens }))
     }
 
+    /// A prompt of the caller's, in a body of so many bytes, had so many tokens.
+    pub fn learn(&self, bytes: usize, tokens: u64) {
+        self.budget.iter().for_each(|budget| lock(budget).learn(bytes, tokens));
+    }
+
+    /// Tokens of a prompt in a body of so many bytes, if it is like the caller's last ones; `None`
+    /// where nothing is known of these.
+    pub fn expected(&self, bytes: u64) -> Option<u64> {
+        self.budget.as_ref().and_then(|budget| lock(budget).expected(bytes))
+    }
+
     /// Level of its token bucket at `now`; `None` if it has no budget.
     pub fn level(&self, now: Instant) -> Option<Level> {
         self.budget.as_ref().map(|budget| lock(budget).level(now))

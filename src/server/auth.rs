@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::auth::{Caller, TokenReservation};
+use crate::dialect::usage::TokenCounts;
 use crate::error::{Error, Kind};
 use crate::route::estimate;
 use crate::server::table::{self, Key};
@@ -139,16 +140,19 @@ pub(super) fn no_such_model(name: &str) -> Error {
     Error::new(Kind::ModelNotFound, message).param("model")
 }
 
-/// Sets aside so many of a caller's tokens per minute: what its request is expected to take.
+/// Sets aside so many of a caller's tokens per minute: what its request, of so many bytes, is
+/// expected to take.
 ///
 /// # Errors
 /// `RateLimited` when they are used up.
 pub(super) fn reserve(
     gateway: &Gateway,
     caller: &Caller,
-    tokens: u64,
+    bytes: usize,
+    expected: TokenCounts,
 ) -> Result<Option<TokenReservation>, Error> {
-    let reserved = caller.reserve(tokens, Instant::now());
+    caller.learn(bytes, expected.prompt);
+    let reserved = caller.reserve(expected.prompt.saturating_add(expected.output), Instant::now());
     reserved.map_err(|wait| used_up(gateway, wait))
 }
 
@@ -167,9 +171,12 @@ pub(super) fn check_budget(gateway: &Gateway, caller: &Caller, headers: &HeaderM
         }
     };
     let Some(soonest) = wait_for(1) else { return Ok(()) };
-    // One token is there sooner than what this request needs.
-    let bytes = announced(headers).and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
-    Err(used_up(gateway, wait_for(estimate::prompt_tokens(bytes)).unwrap_or(soonest)))
+    // One token is there sooner than what this request needs. What of the body is text is not known
+    // before it is read: the caller's last ones tell.
+    let bytes = announced(headers).unwrap_or(0);
+    let as_text = || estimate::prompt_tokens(usize::try_from(bytes).unwrap_or(0));
+    let tokens = caller.expected(bytes).unwrap_or_else(as_text);
+    Err(used_up(gateway, wait_for(tokens).unwrap_or(soonest)))
 }
 
 fn used_up(gateway: &Gateway, wait: Duration) -> Error {

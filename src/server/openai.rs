@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::auth::Caller;
 use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::usage::TokenCounts;
 use crate::dialect::{Api, Shape, guard, media};
 use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
@@ -171,8 +172,8 @@ async fn prepare(
     ledger.asks(shape.model.as_deref());
     gateway.check_model(shape.model.as_deref())?;
     auth::check_model(&caller, shape.model.as_deref())?;
-    let tokens = shape.prompt_tokens + shape.output_tokens;
-    ledger.reserved(auth::reserve(gateway, &caller, tokens)?, &shape);
+    let expected = TokenCounts { prompt: shape.prompt_tokens, output: shape.output_tokens };
+    ledger.reserved(auth::reserve(gateway, &caller, body.bytes().len(), expected)?, &shape);
     response_lookup::keeper_before(gateway, api, &body, &caller, &head.headers).await?;
     let id = ledger.id().to_owned();
     let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {

@@ -19,8 +19,8 @@ use crate::server::stream_end::StreamEnd;
 use crate::upstream::ReplyError;
 
 /// An engine's answer on its way to the client, with what it holds: its account and its
-/// reservation. It is cut when the engine falls silent, and at the deadline, and ends soon after the
-/// last event of a stream.
+/// reservation. It is cut when the engine falls silent, and at the deadline, and ends soon after
+/// the last event of a stream.
 pub(super) struct PassthroughBody {
     body: BegunBody,
     /// Of a stream of events.

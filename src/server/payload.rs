@@ -85,8 +85,16 @@ impl Payload {
         auth::check_model(caller, model.as_deref())?;
         // The others only read.
         let output = if passage.generates { output } else { 0 };
-        let prompt = self.tokens();
-        Ok(Some((auth::reserve(gateway, caller, prompt + output)?, TokenCounts { prompt, output })))
+        let expected = TokenCounts { prompt: self.tokens(), output };
+        Ok(Some((auth::reserve(gateway, caller, self.len(), expected)?, expected)))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Payload::Nothing => 0,
+            Payload::Json(body) => body.bytes().len(),
+            Payload::Form { body, .. } => body.len(),
+        }
     }
 
     /// The tokens that an engine computes for it, about.

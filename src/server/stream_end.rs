@@ -10,7 +10,7 @@ use crate::dialect::Api;
 /// Most bytes of an incomplete event that are kept to be looked into.
 const EVENT_BYTES: usize = 16 << 10;
 
-/// What has been seen of a stream's end.
+/// Watch for the last event of a stream.
 #[derive(Debug)]
 pub(super) struct StreamEnd {
     framer: Framer,
@@ -19,7 +19,7 @@ pub(super) struct StreamEnd {
 }
 
 impl StreamEnd {
-    /// That of an answer with this head; `None` where it is no stream of events.
+    /// Watch over an answer with this head; `None` where it is no stream of events.
     pub(super) fn of(headers: &HeaderMap) -> Option<StreamEnd> {
         let kind = headers.get(header::CONTENT_TYPE)?.as_bytes();
         let is_stream = kind.get(..EVENTS.len())?.eq_ignore_ascii_case(EVENTS);

@@ -5,7 +5,7 @@ use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
 use pd_proxy::sim::{EngineSpec, Fault, FaultKind};
 
-use super::{breakers, config, failed, load, taken};
+use super::{DIALECTS, breakers, config, failed, load, speaking, taken};
 use crate::common::memory::Memory;
 
 /// Requests that each engine takes.
@@ -39,6 +39,33 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
             assert!(prefilled <= most, "{when}: {prefilled} prefills for {REQUESTS} answers");
             let role = if prefills { Role::Prefill } else { Role::Decode };
             assert_eq!(breakers(&memory, role), [State::Closed; 2], "{when}: full is not broken");
+        }
+    }
+}
+
+/// In each dialect: what is not known yet costs each client one prefill at the most, and then
+/// hardly any is for nobody.
+#[tokio::test(start_paused = true)]
+async fn full_decoders_cost_few_prefills_in_every_dialect() {
+    for spoken in DIALECTS {
+        for status in [429, 503] {
+            let spec = EngineSpec { prefill_tokens_per_s: 100_000.0, tpot_ms: 50.0, ..super::working() };
+            let (memory, _listening) = speaking(spoken, 2, spec).await;
+            for engine in &memory.decoders {
+                let fault = Fault::always(FaultKind::Full { requests: ROOM, status });
+                assert!(engine.inject(fault.on_path("/v1/")));
+            }
+            let mut before = 0;
+            for round in 0..2 {
+                let statuses = load(&memory, CLIENTS, REQUESTS).await;
+                let when = format!("{spoken:?}, {status}, round {round}");
+                assert_eq!(failed(&statuses), 0, "{when}: {statuses:?}");
+                let all: usize = memory.prefillers.iter().map(taken).sum();
+                let prefills = all - before;
+                before = all;
+                let most = REQUESTS + REQUESTS / 10;
+                assert!(prefills < most, "{when}: {prefills} prefills for {REQUESTS} answers");
+            }
         }
     }
 }

@@ -51,12 +51,17 @@ const GATEWAY: &str = "10.0.2.1:8000";
 const STORE_BLOCKS: usize = 1 << 16;
 
 /// `count` engines of either role that speak this dialect, and the gateway's listener for them.
-async fn in_dialect((name, connector): Spoken, count: u8) -> (Memory, JoinSet<()>) {
+async fn in_dialect(spoken: Spoken, count: u8) -> (Memory, JoinSet<()>) {
+    speaking(spoken, count, working()).await
+}
+
+/// The same with engines of this kind.
+async fn speaking((name, connector): Spoken, count: u8, spec: EngineSpec) -> (Memory, JoinSet<()>) {
     let mut config = config();
     config.dialect.name = name;
     config.dialect.callback_url = (connector == Connector::Layerwise).then(|| format!("http://{GATEWAY}"));
     let pool = (connector == Connector::Pool).then(|| Arc::new(Pool::new(STORE_BLOCKS)));
-    let memory = Memory::set(count, &EngineSpec { connector, pool, ..working() }, config).await;
+    let memory = Memory::set(count, &EngineSpec { connector, pool, ..spec }, config).await;
     let listening = memory.listen(GATEWAY.parse().unwrap());
     (memory, listening)
 }

@@ -107,7 +107,7 @@ async fn stranded_for(memory: &Memory, prefills: bool, stream: bool) -> Duration
 
 /// Its last answer came after the request: the engine hangs at work, not from the first on.
 #[tokio::test(start_paused = true)]
-async fn what_an_engine_has_when_it_stops_is_moved_as_well() {
+async fn requests_that_an_engine_has_when_it_stops_are_moved_as_well() {
     for spoken in &DIALECTS {
         for (prefills, stream) in [(true, true), (true, false), (false, true), (false, false)] {
             let (memory, _listening) = in_dialect(*spoken, 2).await;

@@ -65,6 +65,30 @@ async fn key_in_debt_learns_when_it_is_admitted() {
     stage.end().await;
 }
 
+/// An image has far fewer tokens than its bytes would have as text: its key is not told to wait for
+/// those.
+#[tokio::test]
+async fn key_in_debt_need_not_wait_for_an_images_bytes() {
+    let dir = keys(&[("painter", "tokens_per_minute = 20_000")]);
+    let stage = Stage::set(script(&dir)).await;
+    let mut image = chat(1);
+    let url = format!("data:image/png;base64,{}", "iVBORw0KGgoAAAANSUhEUgAA".repeat(20_000));
+    image["messages"][0]["content"] = json!([{"type": "image_url", "image_url": {"url": url}}]);
+    // The debt of two minutes.
+    stage.decoders_fail(&Fault::always(told(10, 60_000)));
+    assert_eq!(stage.send(&ask("painter", &image)).await.status, 200);
+    stage.heal();
+    let wait = async |body: &Value| {
+        let refused = stage.send(&ask("painter", body)).await;
+        assert_eq!(refused.status, 429, "{}", refused.text());
+        refused.header("retry-after").unwrap().parse::<u64>().unwrap()
+    };
+    let (small, large) = (wait(&chat(1)).await, wait(&image).await);
+    // Some thousand tokens, and not all 20 000 of a minute.
+    assert!((1..=20).contains(&large.saturating_sub(small)), "{small} s and {large} s");
+    stage.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_at_once_are_counted_until_their_last_byte() {
     let dir = keys(&[("single", "requests_inflight = 1"), ("other", "")]);
