@@ -24,6 +24,10 @@ if grep -E '\.(whl|zip|jar|gz|xz|zst|bz2|so|a|o|exe|pyc|class)$' "$work/log" >"$
 fi
 echo "build: no archive and no program is tracked"
 
+cargo metadata --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >"$work/metadata" 2>"$work/log" ||
+    fail "the lock file of the fuzz targets is not up to date: cd tests/fuzz && cargo update --workspace --offline"
+echo "build: the lock file of the fuzz targets is up to date"
+
 # All programs of PATH but shells other than sh.
 mkdir "$work/bin"
 IFS=: read -ra folders <<<"$PATH"
