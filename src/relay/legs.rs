@@ -36,6 +36,7 @@ use crate::relay::traced;
 use crate::relay::whole_answer::{SizeLimit, finish, usable, whole};
 use crate::trace::Span;
 use crate::upstream::{Reply, Written, collect};
+use crate::util::media_type::is_event_stream;
 
 /// Limit for the part of a failure's body that is read, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
@@ -412,7 +413,7 @@ async fn begin(
     decoder: &Arc<Instance>,
     settings: &Settings,
 ) -> Result<(http::response::Parts, Begun), Failure> {
-    if response.status().is_success() && is_sse(response.headers()) {
+    if response.status().is_success() && is_event_stream(response.headers()) {
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
@@ -442,9 +443,4 @@ async fn begin(
         return Err(Failure::given_up());
     }
     Ok((head, Begun::Answer(Box::new(answer))))
-}
-
-fn is_sse(headers: &http::HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    kind.starts_with(b"text/event-stream")
 }

@@ -22,6 +22,7 @@ use crate::relay::Refusal;
 use crate::relay::answer::{Answer, AnswerBody};
 use crate::server::openai::into_body;
 use crate::server::reply;
+use crate::util::media_type::is_event_stream;
 
 /// The comment (WHATWG HTML §9.2.6 recommends one every 15 s or so). Every SSE parser skips it.
 const COMMENT: &[u8] = b": keep-alive\n\n";
@@ -138,8 +139,7 @@ impl http_body::Body for Early {
 
 /// Tells caches and proxies in front (nginx, and what follows it) to pass events on as they come.
 pub(super) fn mark_stream(response: &mut Response<Body>) {
-    let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
+    if is_event_stream(response.headers()) {
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
