@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::file::{self, Entry, FileError};
 use super::{Callers, Digest};
 use crate::obs::Meters;
+use crate::util::disk::{Disk, expect_file};
 
 /// Most bytes of the file; a longer one is refused.
 const FILE_BYTES: u64 = 16 << 20;
@@ -71,12 +72,11 @@ impl Watch {
     /// Reads the file again whenever it changes, and never returns.
     pub async fn run(mut self) {
         // One log line per trouble, not per look.
-        let mut trouble = None;
+        let (disk, mut trouble) = (Disk::default(), None);
         loop {
             tokio::time::sleep(self.pause).await;
             let (path, before) = (self.path.clone(), self.content);
-            let Ok(read) = tokio::task::spawn_blocking(move || look(&path, before)).await else { continue };
-            match read {
+            match disk.read(move || look(&path, before)).await.flatten() {
                 Ok(None) => {}
                 Ok(Some((content, entries))) => {
                     self.content = content;
@@ -133,6 +133,7 @@ type FileChange = Option<(Digest, Result<Vec<Entry>, FileError>)>;
 
 /// Reads the file; returns its content if that differs from `before`.
 fn look(path: &Path, before: Digest) -> io::Result<FileChange> {
+    expect_file(path)?;
     let text = read(path)?;
     let content = Digest::of(text.as_bytes());
     Ok((content != before).then(|| (content, file::parse(&text))))

@@ -27,7 +27,8 @@ mod tests {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
             is_event_stream(&headers)
         };
-        for kind in ["text/event-stream", "Text/Event-Stream; charset=utf-8", "TEXT/EVENT-STREAM ;charset=x"] {
+        for kind in ["text/event-stream", "Text/Event-Stream; charset=utf-8", "TEXT/EVENT-STREAM ;charset=x"]
+        {
             assert!(is(kind), "{kind}");
         }
         for kind in ["", "text/event-streams", "text/event", "application/json; of=text/event-stream"] {

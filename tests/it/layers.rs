@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("obs", &["dialect"]),
     ("fleet", &["dialect", "endpoint", "obs", "route", "util"]),
     ("upstream", &["codec", "endpoint", "fleet", "tls"]),
-    ("auth", &["obs"]),
+    ("auth", &["obs", "util"]),
     ("trace", &["obs"]),
     ("tokenization", &["codec", "dialect", "endpoint", "kvhash", "prompt", "util"]),
     ("pool", &["codec", "endpoint", "kvhash", "util"]),

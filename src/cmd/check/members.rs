@@ -10,6 +10,7 @@ use crate::control::discovery::kubernetes;
 use crate::control::discovery::names::{DnsNames, SystemResolver};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
+use crate::util::disk::Disk;
 
 /// One engine in one role.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
         add(&mut members, role, engines, named);
     }
     if let Some(file) = &config.discovery.file {
-        match discovery::read(Path::new(file)).await {
+        match discovery::read(&Disk::default(), Path::new(file)).await {
             Ok(listed) => {
                 add(&mut members, Role::Prefill, listed.prefill.unwrap_or_default(), true);
                 add(&mut members, Role::Decode, listed.decode.unwrap_or_default(), true);

@@ -12,15 +12,16 @@ pub mod kubernetes;
 pub mod list;
 pub mod names;
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use tokio::io::AsyncReadExt;
 
 use crate::config::{self, Config};
 use crate::control::FleetHandles;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Owner, Role};
+use crate::util::disk::{Disk, expect_file};
 use list::EngineLists;
 use names::{DnsNames, SystemResolver};
 
@@ -31,6 +32,7 @@ const FILE_BYTES: u64 = 1 << 20;
 pub struct Discoverer {
     handles: FleetHandles,
     file: Option<PathBuf>,
+    disk: Disk,
     /// The lists at the last look.
     listed: EngineLists,
     dns: [(Role, DnsNames<SystemResolver>); 2],
@@ -47,6 +49,7 @@ impl Discoverer {
         discovery.looks_again().then(|| Discoverer {
             handles,
             file: discovery.file.as_ref().map(PathBuf::from),
+            disk: Disk::default(),
             listed: EngineLists::default(),
             dns: [
                 (Role::Prefill, names(&discovery.prefill_dns)),
@@ -68,7 +71,7 @@ impl Discoverer {
     /// Looks once at everything.
     pub async fn look(&mut self) {
         if let Some(path) = self.file.clone() {
-            let outcome = match read(&path).await {
+            let outcome = match read(&self.disk, &path).await {
                 Ok(listed) => self.take(listed),
                 Err(why) => Err(why),
             };
@@ -148,12 +151,19 @@ fn changed(fleet: &Fleet, source: &'static str, changes: usize) {
 ///
 /// # Errors
 /// The fault of the file, in words that do not name it.
-pub async fn read(path: &Path) -> Result<EngineLists, String> {
-    let file = tokio::fs::File::open(path).await.map_err(|e| e.to_string())?;
-    let mut text = String::new();
-    file.take(FILE_BYTES + 1).read_to_string(&mut text).await.map_err(|e| e.to_string())?;
+pub async fn read(disk: &Disk, path: &Path) -> Result<EngineLists, String> {
+    let path = path.to_owned();
+    let text = disk.read(move || read_text(&path)).await.flatten().map_err(|e| e.to_string())?;
     if text.len() as u64 > FILE_BYTES {
         return Err(format!("is longer than {FILE_BYTES} bytes"));
     }
     list::read(&text).map_err(|e| e.to_string())
+}
+
+/// The text of a file, cut behind the longest that is read.
+fn read_text(path: &Path) -> io::Result<String> {
+    expect_file(path)?;
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
+    Ok(text)
 }

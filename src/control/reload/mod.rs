@@ -9,6 +9,7 @@ pub mod adopt;
 mod files;
 pub mod lost_setting;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::config::{Config, ConfigErrors, Loaded};
 use crate::control::FleetHandles;
 use crate::fleet::{Owner, Role};
 use crate::obs::log::Threshold;
+use crate::util::disk::{Disk, expect_file};
 use adopt::{Adoption, adopt};
 use files::ContentTracker;
 
@@ -52,6 +54,9 @@ pub struct Reloader {
     source: Source,
     running: Loaded,
     target: Target,
+    disk: Disk,
+    /// Reason why the files could not be read, as it was logged last.
+    unread: Option<String>,
 }
 
 /// The parts of a running gateway that a configuration changes.
@@ -71,7 +76,7 @@ pub type Refusal = String;
 impl Reloader {
     /// Creates it for a gateway that runs with `running`.
     pub fn new(source: Source, running: Loaded, target: Target) -> Reloader {
-        Reloader { source, running, target }
+        Reloader { source, running, target, disk: Disk::default(), unread: None }
     }
 
     /// Watches for changes for ever.
@@ -83,34 +88,53 @@ impl Reloader {
                 () = hangup(&mut self.source.hangup) => true,
                 () = tokio::time::sleep(every) => false,
             };
-            let Some(now) = self.content().await else { continue };
-            if !asked && !seen.observe(now) {
-                continue;
+            let why = if asked { "SIGHUP" } else { "a file changed" };
+            match self.read(asked, &mut seen).await {
+                Ok(None) => {}
+                Ok(Some(loaded)) => {
+                    self.unread = None;
+                    self.reload(why, loaded);
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    // One line per trouble, not per look.
+                    if asked || self.unread.as_ref() != Some(&error) {
+                        self.unread = Some(error.clone());
+                        self.reload(why, Err(error));
+                    }
+                }
             }
-            let Some(loaded) = self.load().await else { continue };
-            // The file changed while it was read: it is loaded once it no longer changes.
-            if !asked && self.content().await != Some(now) {
-                continue;
-            }
-            seen.mark_loaded(now);
-            self.reload(if asked { "SIGHUP" } else { "a file changed" }, loaded);
         }
     }
 
-    /// Digest of the files; `None` when they can't be looked at.
-    async fn content(&self) -> Option<Content> {
+    /// Reads the configuration, if that is asked for or its files have changed.
+    async fn read(
+        &self,
+        asked: bool,
+        seen: &mut ContentTracker,
+    ) -> io::Result<Option<Result<Loaded, Refusal>>> {
+        let now = self.content().await?;
+        if !asked && !seen.observe(now) {
+            return Ok(None);
+        }
+        let (files, load) = (self.source.files.clone(), self.source.load.clone());
+        let loaded = self.disk.read(move || load_again(&files, &load)).await?;
+        // The file changed while it was read: it is loaded once it no longer changes.
+        if !asked && self.content().await? != now {
+            return Ok(None);
+        }
+        seen.mark_loaded(now);
+        Ok(Some(loaded))
+    }
+
+    /// Digest of the files.
+    async fn content(&self) -> io::Result<Content> {
         let files = self.source.files.clone();
-        tokio::task::spawn_blocking(move || Content::of(&files)).await.ok()
+        self.disk.read(move || Content::of(&files)).await
     }
 
-    /// Loads the configuration in a thread that may wait for the disk.
-    async fn load(&self) -> Option<Result<Loaded, ConfigErrors>> {
-        let load = self.source.load.clone();
-        tokio::task::spawn_blocking(move || load()).await.ok()
-    }
-
-    fn reload(&mut self, why: &'static str, loaded: Result<Loaded, ConfigErrors>) {
-        let taken = loaded.map_err(|errors| errors.to_string()).and_then(|new| self.take(new));
+    fn reload(&mut self, why: &'static str, loaded: Result<Loaded, Refusal>) {
+        let taken = loaded.and_then(|new| self.take(new));
         let meters = &self.target.handles.meters;
         match taken {
             Ok(Adoption { applied, pending, .. }) => {
@@ -154,6 +178,20 @@ impl Reloader {
     }
 }
 
+/// Loads the configuration once more, unless a file has become something that can't be read again.
+fn load_again(files: &[PathBuf], load: &Load) -> Result<Loaded, Refusal> {
+    for file in files {
+        match expect_file(file) {
+            // A file that is gone has an error of its own, and may be one of several.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("{}: {error}", file.display()));
+            }
+            _ => {}
+        }
+    }
+    load().map_err(|errors| errors.to_string())
+}
+
 async fn hangup(signal: &mut Option<Signal>) {
     let received = match signal {
         Some(signal) => signal.recv().await,
@@ -161,5 +199,21 @@ async fn hangup(signal: &mut Option<Signal>) {
     };
     if received.is_none() {
         std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_again_is_refused_before_it_is_opened() {
+        let load: Load = Arc::new(|| panic!("it would wait for a writer"));
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let pipe = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let refusal = load_again(&[PathBuf::from(&pipe)], &load).err().unwrap();
+        assert_eq!(refusal, format!("{pipe}: it is no regular file, so that it can't be read again"));
     }
 }
