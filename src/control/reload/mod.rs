@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_again_is_refused_before_it_is_opened() {
+    fn pipe_is_refused_before_it_is_opened_again() {
         let load: Load = Arc::new(|| panic!("it would wait for a writer"));
         let (reader, _writer) = std::io::pipe().unwrap();
         let pipe = format!("/proc/self/fd/{}", reader.as_raw_fd());
