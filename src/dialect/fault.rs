@@ -142,10 +142,7 @@ fn fault_of(error: &Object) -> Fault {
         return fault_of(&inner);
     }
     let code = error.get("code");
-    let number = code
-        .as_ref()
-        .and_then(|code| code.as_u64().or_else(|| code.as_str().and_then(|text| text.parse().ok())));
-    if let Some(number) = number {
+    if let Some(number) = code.as_ref().and_then(number_of) {
         return if REQUEST_CODES.contains(&number) { Fault::Request } else { Fault::Engine };
     }
     let blames_request = |value: Option<Value<'_>>| {
@@ -153,6 +150,20 @@ fn fault_of(error: &Object) -> Fault {
         text.is_some_and(|text| text.starts_with("invalid_") || OF_THE_REQUEST.contains(&text.as_ref()))
     };
     if blames_request(code) || blames_request(error.get("type")) { Fault::Request } else { Fault::Engine }
+}
+
+/// The HTTP status that an error which blames the request would have had: its `code`, if that is
+/// one, else 400.
+pub fn request_status(object: &Object) -> u16 {
+    let inner = given(object, "error").and_then(|error| error.object().ok());
+    let code = inner.as_ref().unwrap_or(object).get("code");
+    let status = code.as_ref().and_then(number_of).filter(|number| REQUEST_CODES.contains(number));
+    status.and_then(|status| u16::try_from(status).ok()).unwrap_or(400)
+}
+
+/// A `code` that is a number, or the text of one.
+fn number_of(code: &Value<'_>) -> Option<u64> {
+    code.as_u64().or_else(|| code.as_str().and_then(|text| text.parse().ok()))
 }
 
 #[cfg(test)]
@@ -282,5 +293,16 @@ mod tests {
             Some(Fault::Engine)
         );
         assert_eq!(fault(Api::Chat, r#"{"choices":[{"finish_reason":"stop"}]}"#), None);
+    }
+
+    #[test]
+    fn status_of_an_error_is_its_code_or_400() {
+        let status = |text: &'static str| {
+            request_status(&Object::scan(Bytes::from_static(text.as_bytes()), ScanLimits::default()).unwrap())
+        };
+        assert_eq!(status(r#"{"error":{"code":404}}"#), 404);
+        assert_eq!(status(r#"{"object":"error","code":"413"}"#), 413);
+        assert_eq!(status(r#"{"error":{"type":"BadRequestError"}}"#), 400);
+        assert_eq!(status(r#"{"error":{"type":"invalid_value","code":500}}"#), 400);
     }
 }

@@ -33,7 +33,7 @@ use crate::relay::single_engine::CombinedReservation;
 use crate::relay::source::Source;
 use crate::relay::stream::Stream;
 use crate::relay::traced;
-use crate::relay::whole_answer::{SizeLimit, finish, usable, whole};
+use crate::relay::whole_answer::{Reading, SizeLimit, finish, read, whole};
 use crate::trace::Span;
 use crate::upstream::{Reply, Written, collect};
 use crate::util::media_type::is_event_stream;
@@ -397,7 +397,7 @@ fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect:
 
 /// The part of a decoder's answer that is here.
 enum Begun {
-    /// A refusal with 4xx.
+    /// A refusal with 4xx, or with an error of that kind under a 200.
     Refusal(Bytes),
     /// A complete answer.
     Answer(Box<Object>),
@@ -419,16 +419,12 @@ async fn begin(
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
         return Ok((head, Begun::Stream(first_event::event(body, ask, frame_bytes).await?)));
     }
-    let mut answer =
-        whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
-    let is_refusal = !answer.status().is_success();
-    if is_refusal {
-        answer = refusals::judge(decoder, answer)?;
-    }
-    let (mut head, body) = answer.into_parts();
-    if is_refusal {
+    let answer = whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
+    if !answer.status().is_success() {
+        let (head, body) = refusals::judge(decoder, answer)?.into_parts();
         return Ok((head, Begun::Refusal(body)));
     }
+    let (mut head, body) = answer.into_parts();
     strip_hop_by_hop(&mut head.headers);
     // A response in the background may be answered at once and whole, streamed or not.
     if ask.shape.stream && ask.api != Api::Responses {
@@ -438,7 +434,14 @@ async fn begin(
             "a stream was asked for, and something else came",
         ));
     }
-    let answer = usable(ask.api, body)?;
+    let answer = match read(ask.api, body)? {
+        Reading::Answer(answer) => answer,
+        Reading::Refusal(status, body) => {
+            head.status = status;
+            let (head, body) = refusals::judge(decoder, Response::from_parts(head, body))?.into_parts();
+            return Ok((head, Begun::Refusal(body)));
+        }
+    };
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
     }

@@ -1,11 +1,11 @@
 //! Answers that are read to their last byte before any of them goes on.
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::Api;
-use crate::dialect::fault;
+use crate::dialect::fault::{self, Fault};
 use crate::dialect::usage::ReportedUsage;
 use crate::relay::account::Ledger;
 use crate::relay::failure::{Failure, FailureKind, Large};
@@ -38,15 +38,29 @@ pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result
     Ok(Response::from_parts(head, body))
 }
 
-/// Reads an answer that may go out under a 200. One that reports a failure is none.
-pub(super) fn usable(api: Api, body: Bytes) -> Result<Object, Failure> {
+/// A whole answer under status 200.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// The answer that was asked for.
+    Answer(Object),
+    /// An error that blames the request, with the status that it should have had. Under a 200
+    /// clients would take it for an answer.
+    Refusal(StatusCode, Bytes),
+}
+
+/// Reads an answer that may go out under a 200. One that reports a failure of the engine is none.
+pub(super) fn read(api: Api, body: Bytes) -> Result<Reading, Failure> {
     let bad = |detail: String| Failure::new(FailureKind::BadReply, true, detail);
     let answer = Object::scan(body, ScanLimits::default())
         .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
-    if fault::of_object(api, &answer).is_some() {
-        return Err(bad("an answer under a 200 that reports a failure".into()));
+    match fault::of_object(api, &answer) {
+        None => Ok(Reading::Answer(answer)),
+        Some(Fault::Request) => {
+            let status = StatusCode::from_u16(fault::request_status(&answer));
+            Ok(Reading::Refusal(status.unwrap_or(StatusCode::BAD_REQUEST), answer.bytes().clone()))
+        }
+        Some(Fault::Engine) => Err(bad("an answer under a 200 that reports a failure".into())),
     }
-    Ok(answer)
 }
 
 /// The client's text of a complete answer.
@@ -65,13 +79,21 @@ mod tests {
 
     #[test]
     fn a_200_without_an_answer_is_none() {
-        let usable = |text: &'static str| {
-            usable(Api::Chat, Bytes::from_static(text.as_bytes())).map(|o| o.bytes().clone())
-        };
+        let usable = |text: &'static str| read(Api::Chat, Bytes::from_static(text.as_bytes()));
         let failed = r#"{"choices":[{"finish_reason":"error"}]}"#;
         for bad in ["", "<html>", "[]", "null", r#"{"error":{"code":500}}"#, r#"{"error":"x"}"#, failed] {
-            assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
+            assert_eq!(usable(bad).unwrap_err().reason(), "bad_reply", "{bad}");
         }
-        assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");
+        let answer = usable(r#"{"id":"x","error":null}"#);
+        assert!(matches!(answer, Ok(Reading::Answer(_))), "as responses have it");
+        for refusal in [
+            r#"{"error":{"message":"m","type":"BadRequestError","code":400}}"#,
+            r#"{"object":"error","message":"m","type":"BadRequestError","code":400}"#,
+        ] {
+            assert!(
+                matches!(usable(refusal), Ok(Reading::Refusal(StatusCode::BAD_REQUEST, body)) if body == refusal),
+                "{refusal}"
+            );
+        }
     }
 }

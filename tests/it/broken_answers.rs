@@ -315,6 +315,25 @@ async fn a_refusal_after_a_comment_is_in_the_form_of_its_api() {
     stage.end().await;
 }
 
+/// A client would take a 200 for an answer, and an engine is not at fault for what it was asked.
+#[tokio::test]
+async fn a_refusal_under_a_200_has_the_status_that_it_names() {
+    let stage = Stage::set(pair()).await;
+    for (path, body) in [
+        (CHAT, chat(false)),
+        (COMPLETIONS, json!({"prompt": "some words", "max_tokens": 8}).to_string()),
+        (COMPLETIONS, json!({"prompt": ["one", "two"], "max_tokens": 8}).to_string()),
+    ] {
+        for refusal in &REFUSALS[..3] {
+            stage.decoders_fail(&Fault::always(FaultKind::Status(200, Some((*refusal).into()))));
+            let answer = stage.post(path, &body).await;
+            assert_eq!((answer.status, answer.text().as_str()), (400, *refusal), "{path} {body}");
+            stage.heal();
+        }
+    }
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_refusal_that_comes_at_once_keeps_its_status() {
     let mut script = kept_alive();
