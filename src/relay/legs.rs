@@ -445,5 +445,5 @@ async fn begin(
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
     }
-    Ok((head, Begun::Answer(Box::new(answer))))
+    Ok((head, Begun::Answer(answer)))
 }

@@ -42,7 +42,7 @@ pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result
 #[derive(Debug)]
 pub(super) enum Reading {
     /// The answer that was asked for.
-    Answer(Object),
+    Answer(Box<Object>),
     /// An error that blames the request, with the status that it should have had. Under a 200
     /// clients would take it for an answer.
     Refusal(StatusCode, Bytes),
@@ -54,7 +54,7 @@ pub(super) fn read(api: Api, body: Bytes) -> Result<Reading, Failure> {
     let answer = Object::scan(body, ScanLimits::default())
         .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
     match fault::of_object(api, &answer) {
-        None => Ok(Reading::Answer(answer)),
+        None => Ok(Reading::Answer(Box::new(answer))),
         Some(Fault::Request) => {
             let status = StatusCode::from_u16(fault::request_status(&answer));
             Ok(Reading::Refusal(status.unwrap_or(StatusCode::BAD_REQUEST), answer.bytes().clone()))
