@@ -29,7 +29,7 @@ impl Disk {
     /// Runs `work` in a thread that may wait for the disk.
     ///
     /// # Errors
-    /// The disk does not answer within [`READ_TIME`], or earlier reads still wait for it.
+    /// The disk does not answer within 10 s, or earlier reads still wait for it.
     pub async fn read<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             return Err(io::Error::other(format!("{PLACES} reads before this one have not ended")));
