@@ -15,7 +15,7 @@ use tokio::time::timeout_at;
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::Shape;
 use crate::dialect::fault::Fault;
-use crate::dialect::resume::{Break, Next, Proof, Reason, Transcript, special_tokens};
+use crate::dialect::resume::{Break, Next, Reason, Transcript};
 use crate::error::{Error, Kind};
 use crate::fleet::InstanceId;
 use crate::relay::account::Ledger;
@@ -197,37 +197,42 @@ impl Follower {
                 return None;
             }
         };
-        let ask = self.ask.clone();
-        let rest = match next {
+        let (request, proof) = match next {
             Next::End(rest) => {
                 relay.meters.continuation("resumed", cause.name());
                 return Some(Continuation::End(rest));
             }
-            Next::Again => None,
-            Next::Continue(body, prompt_tokens, proof) => Some(Rest { body, prompt_tokens, proof }),
+            Next::Again => (NextRequest::Same(self.ask.clone()), None),
+            Next::Continue(body, prompt_tokens, proof) => {
+                (NextRequest::Rest(Box::new(continued(&self.ask, body, prompt_tokens).ok()?)), proof)
+            }
         };
         self.left -= 1;
         let mut ledger = account.take()?;
         Some(Continuation::Pair(Box::pin(async move {
             let going = async {
-                let request = match rest {
-                    None => NextRequest::Same(ask),
-                    Some(rest) => match relay.request_rest(&ask, rest, tried).await {
-                        Ok(request) => NextRequest::Rest(request),
-                        Err(doubt) => return Resumption::Withheld(doubt),
-                    },
+                let shown = match &proof {
+                    Some(proof) => relay.shows(request.received(), proof, tried).await,
+                    None => ShownText::All,
                 };
+                if !matches!(shown, ShownText::All) {
+                    return Resumption::Withheld(shown);
+                }
                 ledger.resumes(cause.name());
                 Resumption::Begun(relay.again(request, tried, &mut ledger).await)
             };
             let found = match timeout_at(end, going).await {
                 Ok(Resumption::Begun(found)) => found,
-                Ok(Resumption::Withheld(doubt)) => {
-                    match doubt.reason() {
-                        Some(reason) => relay.meters.continuation("refused", reason.name()),
-                        None => relay.meters.continuation("failed", cause.name()),
-                    }
-                    return (ledger, Err(Error::new(Kind::DecodeFailed, doubt.message())));
+                Ok(Resumption::Withheld(shown)) => {
+                    let (outcome, reason) = match shown {
+                        ShownText::Unknown => ("failed", cause.name()),
+                        _ => ("refused", Reason::HeldText.name()),
+                    };
+                    relay.meters.continuation(outcome, reason);
+                    return (
+                        ledger,
+                        Err(Error::new(Kind::DecodeFailed, "text of the answer may be held back")),
+                    );
                 }
                 Err(_) => Err(Error::new(Kind::DecodeTimeout, "the total time limit is over")),
             };
@@ -260,44 +265,8 @@ impl Follower {
 enum Resumption {
     /// Another pair was asked.
     Begun(Result<Box<Source>, Error>),
-    /// None was asked, since the client might not get the text of an undisturbed stream.
-    Withheld(Doubt),
-}
-
-/// Doubts about the text of a stream that goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
-    /// The client may lack a part of what was generated.
-    Held,
-    /// No engine told if it shows special tokens.
-    SpecialTokens,
-    /// No engine answered.
-    Unanswered,
-}
-
-impl Doubt {
-    /// The reason against going on; `None` where that failed.
-    fn reason(self) -> Option<Reason> {
-        match self {
-            Doubt::Held => Some(Reason::HeldText),
-            Doubt::SpecialTokens => Some(Reason::SpecialTokens),
-            Doubt::Unanswered => None,
-        }
-    }
-
-    fn message(self) -> &'static str {
-        match self {
-            Doubt::Held | Doubt::Unanswered => "text of the answer may be held back",
-            Doubt::SpecialTokens => "no engine tells if special tokens are shown in the answer",
-        }
-    }
-}
-
-/// Rest of an answer, as its transcript has it.
-struct Rest {
-    body: Bytes,
-    prompt_tokens: u64,
-    proof: Option<Proof>,
+    /// None was asked, since the client may lack a part of the text.
+    Withheld(ShownText),
 }
 
 /// Request for the pair that goes on with a stream.
@@ -306,6 +275,15 @@ enum NextRequest {
     Same(Arc<Ask>),
     /// The rest of the answer, after a prompt of its own.
     Rest(Box<ReceivedRequest>),
+}
+
+impl NextRequest {
+    fn received(&self) -> &ReceivedRequest {
+        match self {
+            NextRequest::Same(ask) => ask,
+            NextRequest::Rest(request) => request,
+        }
+    }
 }
 
 /// The request for the rest of an answer.
@@ -320,30 +298,6 @@ fn continued(
 }
 
 impl Relay {
-    /// The request for the rest of the answer to `ask`, if its text is known to be that of an
-    /// undisturbed stream.
-    async fn request_rest(
-        &self,
-        ask: &Ask,
-        rest: Rest,
-        tried: InstanceId,
-    ) -> Result<Box<ReceivedRequest>, Doubt> {
-        if let Some(proof) = &rest.proof {
-            match self.shows(ask, proof, tried).await {
-                ShownText::All => {}
-                ShownText::Held => return Err(Doubt::Held),
-                ShownText::Unknown => return Err(Doubt::Unanswered),
-            }
-        }
-        let body = if ask.plan().is_some_and(|plan| plan.asks_special_tokens) {
-            let skips = self.skips_special_tokens(ask, tried).await.ok_or(Doubt::SpecialTokens)?;
-            special_tokens::stated(&rest.body, skips)
-        } else {
-            rest.body
-        };
-        continued(ask, body, rest.prompt_tokens).map(Box::new).map_err(|_| Doubt::Unanswered)
-    }
-
     /// Both legs of a request whose stream broke on the decoder `tried`, up to the first event of
     /// the next stream.
     async fn again(

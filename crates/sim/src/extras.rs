@@ -11,7 +11,7 @@ use super::chat;
 use super::fail::ApiFailure;
 use super::http::{ReceivedRequest, respond, respond_json, short_id, unix_s};
 use super::hub::Hub;
-use super::spec::{Connector, Parser, Role};
+use super::spec::{Connector, Role};
 use super::sse::Body;
 use super::text::string_print;
 use super::tokens;
@@ -135,29 +135,13 @@ fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, ApiFailure> {
 
 /// As much of the answer as says what the prompt is.
 fn render(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, ApiFailure> {
-    if !hub.spec.renders {
+    if !hub.spec.renders || hub.spec.tokenize.is_none() {
         return Err(ApiFailure::detail(404, "Not Found"));
     }
     let tokens = tokenize(hub, body, raw)?;
-    // As in vLLM, defaults of sampling are left out.
-    let mut sampling = json!({"stop": [], "stop_token_ids": [], "bad_words": []});
-    if shows_special_tokens(hub.spec.parser, body) {
-        sampling["skip_special_tokens"] = json!(false);
-    }
-    Ok(json!({"request_id": format!("chatcmpl-{}", short_id()), "token_ids": tokens["tokens"],
-        "features": null, "sampling_params": sampling}))
-}
-
-/// True if a chat's `skip_special_tokens` is false in the end (vLLM 0.32 and 0.33: the parsers'
-/// `adjust_request`).
-fn shows_special_tokens(parser: Parser, body: &Value) -> bool {
-    let tools = body.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
-    let none = body.get("tool_choice").is_some_and(|choice| choice == "none");
-    match parser {
-        Parser::Reasoning => true,
-        Parser::Tools if tools && !none => true,
-        _ => body.get("skip_special_tokens") == Some(&json!(false)),
-    }
+    Ok(
+        json!({"request_id": format!("chatcmpl-{}", short_id()), "token_ids": tokens["tokens"], "features": null}),
+    )
 }
 
 fn detokenize(body: &Value) -> Result<Value, ApiFailure> {

@@ -58,7 +58,7 @@ pub use hub::ObservedRequest;
 pub use ledger::Ledger;
 pub use net::{MemoryListener, Net};
 pub use pool::{Mirror, Pool};
-pub use spec::{Connector, EngineSpec, Parser, Role, Tokenizing};
+pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 
 #[cfg(test)]
 mod tests;

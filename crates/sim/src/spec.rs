@@ -63,18 +63,6 @@ impl Connector {
     }
 }
 
-/// Parser of chats' answers, as vLLM's `--reasoning-parser` and `--tool-call-parser` choose one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Parser {
-    /// There is none.
-    #[default]
-    None,
-    /// One of reasoning, which adjusts every chat.
-    Reasoning,
-    /// One of tools, which adjusts chats with tools that may be called.
-    Tools,
-}
-
 /// The shape of one simulated engine.
 #[derive(Clone, Debug)]
 pub struct EngineSpec {
@@ -139,10 +127,8 @@ pub struct EngineSpec {
     pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
-    /// Answers `POST /v1/chat/completions/render`, as vLLM does from 0.32 on.
+    /// Answers `POST /v1/chat/completions/render` by `tokenize`, as vLLM does from 0.32 on.
     pub renders: bool,
-    /// Parser that decides if special tokens are shown, as the renderer tells it.
-    pub parser: Parser,
     /// Mean length of answers, which then end by themselves as at an end-of-sequence token: where,
     /// follows from what was written, on whichever engine. 0 = only `max_tokens` or a stop string
     /// ends one.
@@ -181,7 +167,6 @@ impl Default for EngineSpec {
             encodings: None,
             tokenize: None,
             renders: true,
-            parser: Parser::None,
             answer_tokens: 0,
             seen_requests: 4096,
         }

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
 use crate::dialect::resume::plan::KEPT;
-use crate::dialect::resume::special_tokens;
 
 /// vLLM's limit for a completion that sets none.
 const COMPLETION_TOKENS: u64 = 16;
@@ -32,14 +31,8 @@ pub(super) fn left(api: Api, body: &Object, generated: u64) -> Remainder {
 }
 
 /// A body for `/v1/completions` that goes on from `prompt` and `generated`, of a request with this
-/// `body`. The value of `skip_special_tokens` is left `open` where an engine is to tell it.
-pub(super) fn continuation(
-    body: &Object,
-    prompt: &[u32],
-    generated: &[u32],
-    left: Remainder,
-    open: bool,
-) -> Bytes {
+/// `body`.
+pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], left: Remainder) -> Bytes {
     let mut out = Vec::with_capacity(512 + 7 * (prompt.len() + generated.len()));
     out.extend_from_slice(b"{\"prompt\":[");
     for (i, id) in prompt.iter().chain(generated).enumerate() {
@@ -53,7 +46,7 @@ pub(super) fn continuation(
         out.extend_from_slice(format!(",\"{key}\":").as_bytes());
         out.extend_from_slice(value);
     };
-    for key in KEPT.into_iter().filter(|key| !open || *key != special_tokens::KEY) {
+    for key in KEPT {
         // In chats `logprobs` is a yes or no, which completions don't know; only a no comes here.
         let nothing = |v: &Value<'_>| v.is_null() || key == "logprobs" && v.as_bool() == Some(false);
         if let Some(value) = body.get(key).filter(|value| !nothing(value)) {

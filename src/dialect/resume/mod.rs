@@ -10,15 +10,13 @@
 //! Exact means: what follows is drawn from the same distribution as it would have been, and is the
 //! same where the request is deterministic; and no token is lost, doubled or counted twice. Text
 //! that is not complete (a character's first bytes) is held back, so that what the client has
-//! always ends where a token's text ends. A chat's parsers decide if special tokens are text
-//! ([`special_tokens`]): an engine is asked before its answer goes on.
+//! always ends where a token's text ends.
 
 mod aborted_answer;
 mod body;
 mod event;
 mod event_rewrite;
 mod plan;
-pub mod special_tokens;
 mod text_tail;
 mod transcript;
 

@@ -2,7 +2,6 @@
 
 use super::aborted_answer::AbortSign;
 use crate::codec::json::{Object, Value};
-use crate::dialect::resume::special_tokens;
 use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, guard};
 
@@ -112,8 +111,6 @@ pub enum Reason {
     Memory,
     /// Text was incomplete for too long, or may be so behind several tokens at once.
     HeldText,
-    /// No engine told if it shows the special tokens of such a chat.
-    SpecialTokens,
     /// An event could not be read.
     Unreadable,
 }
@@ -125,8 +122,6 @@ pub struct Plan {
     pub api: Api,
     /// `Ok` if the answer can be continued once it has begun, else the reason against it.
     pub exact: Result<(), Reason>,
-    /// Only an engine can tell if the answer's special tokens are shown.
-    pub asks_special_tokens: bool,
     /// The client reads token ids itself.
     pub wants_ids: bool,
     /// The client reads a usage event at the end.
@@ -155,7 +150,6 @@ impl Reason {
             Reason::NoIds => "no_ids",
             Reason::Memory => "memory",
             Reason::HeldText => "held_text",
-            Reason::SpecialTokens => "special_tokens",
             Reason::Unreadable => "unreadable",
         }
     }
@@ -173,7 +167,6 @@ impl Plan {
         Some(Plan {
             api,
             exact: exact(api, body, bypass),
-            asks_special_tokens: api == Api::Chat && !special_tokens::are_shown(body),
             wants_ids: asks_for(body, "return_token_ids"),
             include_usage: options.is_some_and(|o| asks_for(&o, "include_usage")),
             given_up: AbortSign::of(api, body),

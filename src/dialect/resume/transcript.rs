@@ -202,7 +202,7 @@ impl Transcript {
             out.extend_from_slice(&framed(&self.filled(b"\"\"", b"\"length\"").ok_or(Reason::Unreadable)?));
             return self.end(cached, out);
         }
-        let next = body::continuation(body, prompt, generated, left, self.plan.asks_special_tokens);
+        let next = body::continuation(body, prompt, generated, left);
         let prompt_tokens = prompt.len() as u64 + tokens;
         self.leg = Leg::Continued { tokens, chars: *chars };
         Ok(Next::Continue(next, prompt_tokens, proof))
