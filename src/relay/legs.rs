@@ -421,11 +421,9 @@ async fn begin(
     }
     let answer = whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
     if !answer.status().is_success() {
-        let (head, body) = refusals::judge(decoder, answer)?.into_parts();
-        return Ok((head, Begun::Refusal(body)));
+        return refused(decoder, answer);
     }
     let (mut head, body) = answer.into_parts();
-    strip_hop_by_hop(&mut head.headers);
     // A response in the background may be answered at once and whole, streamed or not.
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(
@@ -438,12 +436,21 @@ async fn begin(
         Reading::Answer(answer) => answer,
         Reading::Refusal(status, body) => {
             head.status = status;
-            let (head, body) = refusals::judge(decoder, Response::from_parts(head, body))?.into_parts();
-            return Ok((head, Begun::Refusal(body)));
+            return refused(decoder, Response::from_parts(head, body));
         }
     };
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
     }
+    strip_hop_by_hop(&mut head.headers);
     Ok((head, Begun::Answer(answer)))
+}
+
+/// A decoder's refusal, if it is about the request.
+fn refused(
+    decoder: &Arc<Instance>,
+    answer: Response<Bytes>,
+) -> Result<(http::response::Parts, Begun), Failure> {
+    let (head, body) = refusals::judge(decoder, answer)?.into_parts();
+    Ok((head, Begun::Refusal(body)))
 }

@@ -2,10 +2,11 @@
 //! last event holds neither a client nor a place.
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
+use http::HeaderMap;
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
+use crate::util::media_type::is_event_stream;
 
 /// Most bytes of an incomplete event that are kept to be looked into.
 const EVENT_BYTES: usize = 16 << 10;
@@ -21,9 +22,7 @@ pub(super) struct StreamEnd {
 impl StreamEnd {
     /// Watch over an answer with this head; `None` where it is no stream of events.
     pub(super) fn of(headers: &HeaderMap) -> Option<StreamEnd> {
-        let kind = headers.get(header::CONTENT_TYPE)?.as_bytes();
-        let is_stream = kind.get(..EVENTS.len())?.eq_ignore_ascii_case(EVENTS);
-        is_stream.then(|| StreamEnd { framer: Framer::new(EVENT_BYTES), ending: false })
+        is_event_stream(headers).then(|| StreamEnd { framer: Framer::new(EVENT_BYTES), ending: false })
     }
 
     /// Looks at a piece that goes out. True once the last event is complete: `[DONE]`, or that of a
@@ -37,12 +36,9 @@ impl StreamEnd {
     }
 }
 
-/// Media type of a stream of events.
-const EVENTS: &[u8] = b"text/event-stream";
-
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderValue, header};
 
     use super::*;
 

@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::PathBuf;
 
+use crate::util::disk::expect_file;
+
 /// Bytes of a file that are compared: more than a configuration may have.
 const FILE_BYTES: u64 = 2 << 20;
 
@@ -26,7 +28,7 @@ impl Content {
         let mut hasher = DefaultHasher::new();
         for file in files {
             let mut content = Vec::new();
-            if std::fs::metadata(file).is_ok_and(|it| it.is_file())
+            if expect_file(file).is_ok()
                 && let Ok(file) = File::open(file)
             {
                 // The part before an error is compared; loading reports the error.

@@ -90,10 +90,9 @@ impl Reloader {
             };
             let why = if asked { "SIGHUP" } else { "a file changed" };
             match self.read(asked, &mut seen).await {
-                Ok(None) => {}
-                Ok(Some(loaded)) => {
+                Ok(loaded) => {
                     self.unread = None;
-                    self.reload(why, loaded);
+                    loaded.into_iter().for_each(|loaded| self.reload(why, loaded));
                 }
                 Err(error) => {
                     let error = error.to_string();
