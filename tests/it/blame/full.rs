@@ -12,6 +12,8 @@ use crate::common::memory::Memory;
 const ROOM: usize = 4;
 const CLIENTS: usize = 24;
 const REQUESTS: usize = 240;
+/// Most prefills for the first requests to decoders that are full without a word before.
+const MOST_AT_FIRST: usize = REQUESTS + CLIENTS + REQUESTS / 20;
 
 #[tokio::test(start_paused = true)]
 async fn more_clients_than_engines_take_wait_and_are_all_served() {
@@ -34,7 +36,7 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
             let most = match (prefills, status) {
                 (true, _) => 2 * REQUESTS,
                 (false, 429) => REQUESTS,
-                (false, _) => REQUESTS + CLIENTS + REQUESTS / 20,
+                (false, _) => MOST_AT_FIRST,
             };
             assert!(prefilled <= most, "{when}: {prefilled} prefills for {REQUESTS} answers");
             let role = if prefills { Role::Prefill } else { Role::Decode };
@@ -43,8 +45,8 @@ async fn more_clients_than_engines_take_wait_and_are_all_served() {
     }
 }
 
-/// In each dialect: what is not known yet costs each client one prefill at the most, and then
-/// hardly any is for nobody.
+/// In each dialect: before anything is known all clients are prefilled, and then hardly any prompt
+/// for nobody.
 #[tokio::test(start_paused = true)]
 async fn full_decoders_cost_few_prefills_in_every_dialect() {
     for spoken in DIALECTS {
@@ -63,8 +65,8 @@ async fn full_decoders_cost_few_prefills_in_every_dialect() {
                 let all: usize = memory.prefillers.iter().map(taken).sum();
                 let prefills = all - before;
                 before = all;
-                let most = REQUESTS + REQUESTS / 10;
-                assert!(prefills < most, "{when}: {prefills} prefills for {REQUESTS} answers");
+                let most = if round == 0 { MOST_AT_FIRST } else { REQUESTS + REQUESTS / 10 - 1 };
+                assert!(prefills <= most, "{when}: {prefills} prefills for {REQUESTS} answers");
             }
         }
     }
