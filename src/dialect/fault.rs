@@ -17,25 +17,26 @@ use crate::dialect::Api;
 /// The word in every report's text. As part of an answer's text its quotes would be escaped.
 static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
-/// Values of `type` and `code` that blame the request, beside those that begin with `invalid_`.
-const OF_THE_REQUEST: [&str; 13] = [
-    "BadRequestError",
-    "Bad Request",
-    "NotFoundError",
-    "ValidationError",
-    "UnprocessableEntityError",
-    "authentication_error",
-    "billing_error",
-    "context_length_exceeded",
-    "not_found_error",
-    "permission_error",
-    "rate_limit_error",
-    "rate_limit_exceeded",
-    "request_too_large",
+/// Values of `type` and `code` that blame the request, beside those that begin with `invalid_`,
+/// and the status with which vLLM, OpenAI's and Anthropic's APIs refuse for that.
+const OF_THE_REQUEST: [(&str, u16); 13] = [
+    ("BadRequestError", 400),
+    ("Bad Request", 400),
+    ("NotFoundError", 404),
+    ("ValidationError", 400),
+    ("UnprocessableEntityError", 422),
+    ("authentication_error", 401),
+    ("billing_error", 402),
+    ("context_length_exceeded", 400),
+    ("not_found_error", 404),
+    ("permission_error", 403),
+    ("rate_limit_error", 429),
+    ("rate_limit_exceeded", 429),
+    ("request_too_large", 413),
 ];
 
 /// HTTP statuses in `code` that blame the request.
-const REQUEST_CODES: std::ops::Range<u64> = 400..500;
+const REQUEST_CODES: std::ops::Range<u16> = 400..500;
 
 /// The party to which a failure is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,32 +139,33 @@ fn of_error(error: Value<'_>) -> Fault {
 /// The fault that an error's `code` and `type` name. An engine refuses bad requests before a stream
 /// begins, so a failure that names nothing is the engine's.
 fn fault_of(error: &Object) -> Fault {
+    if status_of(error).is_some() { Fault::Request } else { Fault::Engine }
+}
+
+/// The HTTP status that an error which blames the request would have had.
+pub fn request_status(object: &Object) -> u16 {
+    status_of(object).unwrap_or(400)
+}
+
+/// The status that an error's `code` and `type` name; `None` if they do not blame the request.
+fn status_of(error: &Object) -> Option<u16> {
     if let Some(inner) = given(error, "error").and_then(|inner| inner.object().ok()) {
-        return fault_of(&inner);
+        return status_of(&inner);
     }
     let code = error.get("code");
-    if let Some(number) = code.as_ref().and_then(number_of) {
-        return if REQUEST_CODES.contains(&number) { Fault::Request } else { Fault::Engine };
+    let number = code
+        .as_ref()
+        .and_then(|code| code.as_u64().or_else(|| code.as_str().and_then(|text| text.parse().ok())));
+    if let Some(number) = number {
+        return u16::try_from(number).ok().filter(|number| REQUEST_CODES.contains(number));
     }
-    let blames_request = |value: Option<Value<'_>>| {
-        let text = value.as_ref().and_then(Value::as_str);
-        text.is_some_and(|text| text.starts_with("invalid_") || OF_THE_REQUEST.contains(&text.as_ref()))
+    let named = |value: Option<Value<'_>>| {
+        let value = value?;
+        let text = value.as_str()?;
+        let known = OF_THE_REQUEST.iter().find(|(name, _)| *name == text).map(|(_, status)| *status);
+        known.or_else(|| text.starts_with("invalid_").then_some(400))
     };
-    if blames_request(code) || blames_request(error.get("type")) { Fault::Request } else { Fault::Engine }
-}
-
-/// The HTTP status that an error which blames the request would have had: its `code`, if that is
-/// one, else 400.
-pub fn request_status(object: &Object) -> u16 {
-    let inner = given(object, "error").and_then(|error| error.object().ok());
-    let code = inner.as_ref().unwrap_or(object).get("code");
-    let status = code.as_ref().and_then(number_of).filter(|number| REQUEST_CODES.contains(number));
-    status.and_then(|status| u16::try_from(status).ok()).unwrap_or(400)
-}
-
-/// A `code` that is a number, or the text of one.
-fn number_of(code: &Value<'_>) -> Option<u64> {
-    code.as_u64().or_else(|| code.as_str().and_then(|text| text.parse().ok()))
+    named(code).or_else(|| named(error.get("type")))
 }
 
 #[cfg(test)]
@@ -296,13 +298,15 @@ mod tests {
     }
 
     #[test]
-    fn status_of_an_error_is_its_code_or_400() {
+    fn status_of_an_error_is_its_code_or_that_of_its_name() {
         let status = |text: &'static str| {
             request_status(&Object::scan(Bytes::from_static(text.as_bytes()), ScanLimits::default()).unwrap())
         };
         assert_eq!(status(r#"{"error":{"code":404}}"#), 404);
         assert_eq!(status(r#"{"object":"error","code":"413"}"#), 413);
         assert_eq!(status(r#"{"error":{"type":"BadRequestError"}}"#), 400);
+        assert_eq!(status(r#"{"error":{"code":"rate_limit_exceeded"}}"#), 429);
+        assert_eq!(status(r#"{"type":"error","error":{"type":"permission_error"}}"#), 403);
         assert_eq!(status(r#"{"error":{"type":"invalid_value","code":500}}"#), 400);
     }
 }

@@ -435,6 +435,11 @@ async fn begin(
     let answer = match read(ask.api, body)? {
         Reading::Answer(answer) => answer,
         Reading::Refusal(status, body) => {
+            decoder.meter().refused(status.as_u16());
+            if refusals::is_busy(status) {
+                let detail = format!("status {} under a 200", status.as_u16());
+                return Err(Failure::new(FailureKind::Busy(status), true, detail));
+            }
             head.status = status;
             return refused(decoder, Response::from_parts(head, body));
         }

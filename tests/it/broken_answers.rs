@@ -334,6 +334,22 @@ async fn a_refusal_under_a_200_has_the_status_that_it_names() {
     stage.end().await;
 }
 
+/// A decoder that is full says so, whatever the status: another one has room.
+#[tokio::test]
+async fn busy_under_a_200_is_busy() {
+    let stage = Stage::set(Script { decoders: 2, ..pair() }).await;
+    for error in [r#"{"error":{"message":"full","code":429}}"#, r#"{"error":{"code":"rate_limit_exceeded"}}"#]
+    {
+        let full = Fault::always(FaultKind::Status(200, Some(error.into())));
+        assert!(stage.decoders[0].inject(full));
+        for _ in 0..4 {
+            assert_eq!(stage.post(CHAT, &chat(false)).await.status, 200, "{error}");
+        }
+        stage.heal();
+    }
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_refusal_that_comes_at_once_keeps_its_status() {
     let mut script = kept_alive();
