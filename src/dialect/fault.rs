@@ -52,6 +52,8 @@ pub enum Fault {
 pub struct Report {
     /// The party to which it is due.
     pub fault: Fault,
+    /// The status that an engine would have refused with, if the request is to blame.
+    pub status: Option<u16>,
     /// Offset at which the event begins.
     pub at: usize,
     /// True if clients of the API raise an error when they read the event. Otherwise they take the
@@ -67,22 +69,52 @@ pub fn of_event(api: Api, event: &sse::Frame<'_>) -> Option<Report> {
     if !event.has_data() || !named && WORD.find(&data).is_none() {
         return None;
     }
-    let report = |fault, raises| Report { fault, at: event.range().start, raises };
+    let at = event.range().start;
     let Ok(object) = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) else {
         // Text that is cut off or no JSON: the name alone says that it failed.
-        return named.then(|| report(Fault::Engine, false));
+        return named.then_some(Report { fault: Fault::Engine, status: None, at, raises: false });
     };
     let fault = match of_object(api, &object) {
         Some(fault) => fault,
         None if named => fault_of(&object),
         None => return None,
     };
-    Some(report(fault, raises(api, name, &object)))
+    let status = (fault == Fault::Request).then(|| request_status(&object));
+    Some(Report { fault, status, at, raises: raises(api, name, &object) })
 }
 
 /// The first failure that whole events report.
 pub fn in_events(api: Api, events: &[u8]) -> Option<Report> {
     sse::frames(events).find_map(|event| of_event(api, &event))
+}
+
+/// A refusal that an engine wrote under status 200.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateRefusal {
+    /// The status that it should have had, 4xx.
+    pub status: u16,
+    /// The body, a JSON object.
+    pub body: Bytes,
+}
+
+/// The refusal that the first of these events reports which `precedes` does not pass over; `None`
+/// if that one is anything else than an error of the request.
+pub fn refusal_in(
+    api: Api,
+    events: &[u8],
+    precedes: impl Fn(&sse::Frame<'_>) -> bool,
+) -> Option<LateRefusal> {
+    let event = sse::frames(events).filter(sse::Frame::has_data).find(|event| !precedes(event))?;
+    of_event(api, &event).filter(|report| report.fault == Fault::Request)?;
+    let data = Object::scan(Bytes::from(event.data().into_owned()), ScanLimits::default()).ok()?;
+    let response = data.get("response").filter(|_| given(&data, "error").is_none());
+    let failed = response.and_then(|response| response.object().ok());
+    let Some(error) = failed.as_ref().and_then(|response| given(response, "error")) else {
+        return Some(LateRefusal { status: request_status(&data), body: data.bytes().clone() });
+    };
+    let body = [b"{\"error\":", error.raw(), b"}"].concat();
+    let status = failed.as_ref().map_or(400, request_status);
+    Some(LateRefusal { status, body: body.into() })
 }
 
 /// The fault of a failure that a whole answer, or the data of an event, reports; `None` if it
@@ -295,6 +327,28 @@ mod tests {
             Some(Fault::Engine)
         );
         assert_eq!(fault(Api::Chat, r#"{"choices":[{"finish_reason":"stop"}]}"#), None);
+    }
+
+    #[test]
+    fn a_stream_that_begins_with_an_error_of_the_request_is_a_refusal() {
+        let refusal = |api, events: &str, skip: usize| {
+            let first = sse::frames(events.as_bytes()).nth(skip).map(|event| event.range().start);
+            let found = refusal_in(api, events.as_bytes(), |event| Some(event.range().start) < first)?;
+            Some((found.status, String::from_utf8(found.body.to_vec()).unwrap()))
+        };
+        let error = r#"{"error":{"message":"m","type":"NotFoundError","code":404}}"#;
+        let begun = format!("data: {{\"choices\":[]}}\n\ndata: {error}\n\ndata: [DONE]\n\n");
+        assert_eq!(refusal(Api::Chat, &begun, 1), Some((404, error.into())));
+        assert_eq!(refusal(Api::Chat, &begun, 0), None, "an answer has begun");
+        let flat = r#"{"type":"error","code":"rate_limit_exceeded","message":"m"}"#;
+        let event = format!("event: error\ndata: {flat}\n\n");
+        assert_eq!(refusal(Api::Responses, &event, 0), Some((429, flat.into())));
+        let failed = r#"{"response":{"status":"failed","error":{"code":"invalid_prompt"}}}"#;
+        let event = format!("event: response.failed\ndata: {failed}\n\n");
+        let error = r#"{"error":{"code":"invalid_prompt"}}"#;
+        assert_eq!(refusal(Api::Responses, &event, 0), Some((400, error.into())));
+        assert_eq!(refusal(Api::Chat, "data: {\"error\":{\"code\":500}}\n\n", 0), None);
+        assert_eq!(refusal(Api::Chat, ": a comment\n\n", 0), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::resume::AbortSign;
 use crate::dialect::usage::{self, Usage};
 use crate::dialect::{Api, fault, kv_transfer};
 
@@ -53,6 +54,11 @@ impl PrefillAnswer {
     /// of those.
     pub fn is_ended_by_itself(&self) -> bool {
         ended_by_itself(self.0.api, &self.0.whole)
+    }
+
+    /// True if the engine gave the request up, by the signs that its answer would have.
+    pub fn is_given_up(&self, sign: AbortSign) -> bool {
+        sign.in_answer(&self.0.whole)
     }
 
     /// Its token counts.

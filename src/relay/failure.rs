@@ -21,6 +21,9 @@ pub struct Failure {
     pub spare: Option<Duration>,
     /// Not the engine answered, but a proxy before it: the engine does not know of the request.
     pub by_proxy: bool,
+    /// The engine turned the request away under status 200, so after it had accepted it: nobody
+    /// told its prefiller.
+    pub accepted: bool,
     /// The engine's answer, if the failure is a refusal that another engine has to confirm.
     pub refusal: Option<Box<EngineRefusal>>,
     /// The engine that it is held against, of a leg that was to use another engine's KV.
@@ -100,8 +103,8 @@ impl Failure {
     /// It failed like this; `detail` is for the log.
     pub fn new(why: FailureKind, written: bool, detail: impl Into<String>) -> Failure {
         let (spare, refusal, verdict, since_ms) = (None, None, None, None);
-        let (detail, by_proxy) = (detail.into(), false);
-        Failure { why, written, detail, spare, by_proxy, refusal, verdict, since_ms }
+        let (detail, by_proxy, accepted) = (detail.into(), false, false);
+        Failure { why, written, detail, spare, by_proxy, accepted, refusal, verdict, since_ms }
     }
 
     /// The engine has too much to do.
@@ -132,10 +135,10 @@ impl Failure {
         matches!(self.why, FailureKind::TooLarge(_))
     }
 
-    /// The engine may have begun with the request. One that turned it away has not, and of a
+    /// The engine may have begun with the request. One that turned it away unread has not, and of a
     /// hand-off that is too old none was told.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.written && self.why != FailureKind::Stale && !self.turned_away()
+        self.written && self.why != FailureKind::Stale && (self.accepted || !self.turned_away())
     }
 
     /// A decoder answered: it has fetched what it was to fetch.
@@ -146,7 +149,9 @@ impl Failure {
     /// The decoder may have failed for what is wrong with its hand-off. One that does nothing may
     /// wait for KV that never comes, with each of its legs.
     pub(super) fn may_be_of_the_handoff(&self) -> bool {
-        self.may_have_begun() && !matches!(self.why, FailureKind::AbortSign | FailureKind::TooLarge(_))
+        self.may_have_begun()
+            && !self.turned_away()
+            && !matches!(self.why, FailureKind::AbortSign | FailureKind::TooLarge(_))
     }
 
     /// Outcome of the leg for the instance's health.

@@ -2,6 +2,7 @@
 //! can take over.
 
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http_body_util::BodyExt;
 
 use crate::codec::json::{Object, ScanLimits};
@@ -18,6 +19,15 @@ use crate::upstream::Reply;
 /// `message_start`). Each may repeat the request's tools, and be as large as an event may be.
 const ANNOUNCEMENTS: usize = 3;
 
+/// The beginning of a stream.
+pub(super) enum Beginning {
+    /// The answer itself begins.
+    Answer(Opened),
+    /// An error that blames the request, with the status that it should have had. Nothing of an
+    /// answer came before it.
+    Refusal(StatusCode, Bytes),
+}
+
 /// A stream, up to and including its first event.
 pub(super) struct Opened {
     /// Whole events, the first of the stream.
@@ -29,20 +39,38 @@ pub(super) struct Opened {
 /// Waits for the first event of the answer itself. Neither a comment nor an announcement is one,
 /// and neither is a chat's event that only names the role: a decoder that fails after it can still
 /// be replaced. A response in the background needs no more than the announcement.
-pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Opened, Failure> {
+///
+/// # Errors
+/// A failure, if the stream breaks, ends or reports a failure of its engine before it has anything
+/// of an answer, or if a flood of comments, roles or empty events comes before that.
+pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Beginning, Failure> {
     let broken = |detail: String| Failure::new(FailureKind::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
     let waits = !ask.shape.background;
     let most_bytes = if waits { frame_bytes.saturating_mul(1 + ANNOUNCEMENTS) } else { frame_bytes };
-    while !framer.mid_frame() && (framer.frames() == 0 || waits && only_precedes_text(ask.api, &first)) {
+    loop {
         let ended = || broken("the stream ended before anything of the answer".into());
         let frame = body.frame().await.ok_or_else(ended)?;
         let data = frame.map_err(|e| broken(e.to_string()))?.into_data().unwrap_or_default();
-        first.extend_from_slice(&framer.push(data).unwrap_or_default());
-        if first.len() > most_bytes {
+        let events = framer.push(data).unwrap_or_default();
+        first.extend_from_slice(&events);
+        let has_event = framer.mid_frame() || framer.frames() > 0 && !waits;
+        if has_event || has_text(ask.api, &events) {
             break;
         }
+        if first.len() > most_bytes {
+            // Large announcements go out; what else comes in such numbers is no answer.
+            if sse::frames(&first).any(|event| announces(ask.api, &event)) {
+                break;
+            }
+            let detail = format!("more than {most_bytes} bytes of a stream, and nothing of an answer");
+            return Err(Failure::new(FailureKind::BadReply, true, detail));
+        }
+    }
+    if let Some(refusal) = fault::refusal_in(ask.api, &first, |event| precedes_text(ask.api, event)) {
+        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
+        return Ok(Beginning::Refusal(status, refusal.body));
     }
     if failed_at_once(ask.api, &first) {
         return Err(broken("the stream began with an error of the engine".into()));
@@ -57,18 +85,22 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
         let detail = "the stream ended without anything of the answer, and without a reason";
         return Err(Failure::new(FailureKind::BadReply, true, detail));
     }
-    Ok(Opened { first: first.freeze(), framer, rest: body })
+    Ok(Beginning::Answer(Opened { first: first.freeze(), framer, rest: body }))
 }
 
-/// True if there are events, and none of them is of the answer itself.
-fn only_precedes_text(api: Api, first: &[u8]) -> bool {
-    let mut events = sse::frames(first).filter(sse::Frame::has_data).peekable();
-    events.peek().is_some() && events.all(|event| precedes_text(api, &event))
+/// True if some of these whole events is of the answer itself.
+fn has_text(api: Api, events: &[u8]) -> bool {
+    sse::frames(events).filter(sse::Frame::has_data).any(|event| !precedes_text(api, &event))
 }
 
-/// True for events that come before anything of an answer: announcements and, in chats, the role.
+/// True for events that come before anything of an answer: announcements, events without data and,
+/// in chats, the role.
 fn precedes_text(api: Api, event: &sse::Frame<'_>) -> bool {
-    announces(api, event) || api == Api::Chat && only_names_the_role(&event.data())
+    if announces(api, event) {
+        return true;
+    }
+    let data = event.data();
+    data.trim_ascii().is_empty() || api == Api::Chat && only_names_the_role(&data)
 }
 
 fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
@@ -170,7 +202,7 @@ mod tests {
         };
         assert!(first("", "internal_error") && first(start, "internal_error") && first("", "api_error"));
         assert!(!first("", "invalid_request_error") && !first("", "rate_limit_error"));
-        assert!(only_precedes_text(Api::Messages, start.as_bytes()));
+        assert!(!has_text(Api::Messages, start.as_bytes()));
     }
 
     #[test]
@@ -190,13 +222,13 @@ mod tests {
         let event = |name: &str| format!("event: {name}\ndata: {{\"type\":\"{name}\"}}\n\n");
         let [created, begun] = [event("response.created"), event("response.in_progress")];
         for nothing in [created.clone(), created.clone() + &begun, format!(": hi\n\n{created}")] {
-            assert!(only_precedes_text(Api::Responses, nothing.as_bytes()), "{nothing}");
-            assert!(!only_precedes_text(Api::Chat, nothing.as_bytes()), "{nothing}");
+            assert!(!has_text(Api::Responses, nothing.as_bytes()), "{nothing}");
+            assert!(has_text(Api::Chat, nothing.as_bytes()), "{nothing}");
         }
         for something in ["response.output_item.added", "error", "response.failed", "response.completed"] {
             let all = format!("{created}{begun}{}", event(something));
-            assert!(!only_precedes_text(Api::Responses, all.as_bytes()), "{all}");
+            assert!(has_text(Api::Responses, all.as_bytes()), "{all}");
         }
-        assert!(!only_precedes_text(Api::Responses, b"data: {\"type\":\"response.created\"}\n\n"), "no name");
+        assert!(has_text(Api::Responses, b"data: {\"type\":\"response.created\"}\n\n"), "no name");
     }
 }

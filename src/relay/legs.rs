@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
 use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object};
@@ -19,7 +19,7 @@ use crate::relay::answer::{Answer, AnswerBody, Whole, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
 use crate::relay::failure::{Failure, FailureKind, Large};
-use crate::relay::first_event::{self, Opened};
+use crate::relay::first_event::{self, Beginning, Opened};
 use crate::relay::origin::{self, Origin, PrefillPartners};
 use crate::relay::prefill_report::PrefillReport;
 use crate::relay::progress::Waiting;
@@ -172,9 +172,12 @@ impl Relay {
                     return refusals::judge(reservation.instance(), response).map(LegReply::Refused);
                 }
                 let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
-                reply
-                    .map(LegReply::Served)
-                    .map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))
+                let reply = reply.map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))?;
+                if reply.said.is_given_up(ask.shape.given_up) {
+                    let detail = "the prefiller gave the request up: it is stopped, paused or asleep";
+                    return Err(Failure::new(FailureKind::BadReply, true, detail));
+                }
+                Ok(LegReply::Served(reply))
             });
             let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());
             let engine = reservation.instance();
@@ -238,7 +241,7 @@ impl Relay {
         }
         let Opening { head, begun, reservation } = outcome?;
         match begun {
-            Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
+            Begun::Refusal { body, .. } => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
                 let (keeper, owner) = (reservation.instance().id(), ledger.key_name());
                 self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper, owner);
@@ -284,9 +287,9 @@ impl Relay {
         };
         traced::ended(&mut span, &outcome);
         let (head, begun) = match outcome {
-            Ok((head, Begun::Refusal(body))) => {
+            Ok((head, begun @ Begun::Refusal { .. })) => {
                 self.fleet.report(reservation.instance(), Outcome::Declined);
-                (head, Begun::Refusal(body))
+                (head, begun)
             }
             outcome => self.decoded(&ask.id, reservation.instance(), &origin, outcome)?,
         };
@@ -381,12 +384,14 @@ impl Relay {
 
 /// Settles the hand-off that the decoder was given, by the outcome of its leg. If a request was
 /// turned away, the prefiller may have been told or not: failures before vLLM's handlers tell
-/// nobody.
+/// nobody, and neither do errors of requests that they have accepted.
 fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect: Dialect) {
     let engine_knows = |status| refusals::fetched_or_told(dialect, status);
     match outcome {
+        Ok(Opening { begun: Begun::Refusal { accepted: true, .. }, .. }) => guard.refused(),
         Ok(opening) if engine_knows(opening.head.status) => guard.used(),
         Ok(_) => guard.refused(),
+        Err(failure) if failure.accepted => guard.refused(),
         Err(failure) if failure.turned_away_with().is_some_and(engine_knows) => guard.used(),
         Err(failure) if failure.turned_away() => guard.refused(),
         Err(failure) if failure.answered() => guard.used(),
@@ -397,8 +402,8 @@ fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect:
 
 /// The part of a decoder's answer that is here.
 enum Begun {
-    /// A refusal with 4xx, or with an error of that kind under a 200.
-    Refusal(Bytes),
+    /// A refusal with 4xx; `accepted` if it came under a 200.
+    Refusal { body: Bytes, accepted: bool },
     /// A complete answer.
     Answer(Box<Object>),
     /// A stream, up to and including its first event.
@@ -415,9 +420,17 @@ async fn begin(
 ) -> Result<(http::response::Parts, Begun), Failure> {
     if response.status().is_success() && is_event_stream(response.headers()) {
         let (mut head, body) = response.into_parts();
-        strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
-        return Ok((head, Begun::Stream(first_event::event(body, ask, frame_bytes).await?)));
+        return match first_event::event(body, ask, frame_bytes).await? {
+            Beginning::Answer(opened) => {
+                strip_hop_by_hop(&mut head.headers);
+                Ok((head, Begun::Stream(opened)))
+            }
+            Beginning::Refusal(status, body) => {
+                head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                refused_late(decoder, head, status, body)
+            }
+        };
     }
     let answer = whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
     if !answer.status().is_success() {
@@ -434,15 +447,7 @@ async fn begin(
     }
     let answer = match read(ask.api, body)? {
         Reading::Answer(answer) => answer,
-        Reading::Refusal(status, body) => {
-            decoder.meter().refused(status.as_u16());
-            if refusals::is_busy(status) {
-                let detail = format!("status {} under a 200", status.as_u16());
-                return Err(Failure::new(FailureKind::Busy(status), true, detail));
-            }
-            head.status = status;
-            return refused(decoder, Response::from_parts(head, body));
-        }
+        Reading::Refusal(status, body) => return refused_late(decoder, head, status, body),
     };
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
@@ -457,5 +462,23 @@ fn refused(
     answer: Response<Bytes>,
 ) -> Result<(http::response::Parts, Begun), Failure> {
     let (head, body) = refusals::judge(decoder, answer)?.into_parts();
-    Ok((head, Begun::Refusal(body)))
+    Ok((head, Begun::Refusal { body, accepted: false }))
+}
+
+/// The same of a refusal that came under a 200 and should have had this status.
+fn refused_late(
+    decoder: &Arc<Instance>,
+    mut head: http::response::Parts,
+    status: StatusCode,
+    body: Bytes,
+) -> Result<(http::response::Parts, Begun), Failure> {
+    decoder.meter().refused(status.as_u16());
+    if refusals::is_busy(status) {
+        let detail = format!("status {} under a 200", status.as_u16());
+        return Err(Failure { accepted: true, ..Failure::new(FailureKind::Busy(status), true, detail) });
+    }
+    head.status = status;
+    let answer = refusals::judge(decoder, Response::from_parts(head, body));
+    let (head, body) = answer.map_err(|failure| Failure { accepted: true, ..failure })?.into_parts();
+    Ok((head, Begun::Refusal { body, accepted: true }))
 }

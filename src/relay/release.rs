@@ -30,9 +30,10 @@ use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
 use crate::relay::concurrent_decode::Ended;
-use crate::relay::failure::{Failure, FailureKind};
+use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::pause;
 use crate::relay::refusals::fetched_or_told;
+use crate::relay::whole_answer::{Reading, SizeLimit, read, whole};
 use crate::upstream::Written;
 use crate::util::boot_clock::BootInstant;
 use crate::util::rng;
@@ -48,6 +49,9 @@ const AT_ONCE: usize = 128;
 /// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the
 /// others.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
+
+/// An answer to a release is read up to this size: it has one token.
+const ANSWER_BYTES: usize = 64 << 10;
 
 /// Answers that are no success, and no word of a decoder that is busy, after which a hand-off is
 /// left to expire: decoders are of one kind, and another one will most likely say the same.
@@ -350,6 +354,12 @@ impl Relay {
                 refused.push(reservation.instance().id());
                 Attempt::Refused
             }
+            Ok(Err(e)) if e.answered() => Attempt::Done,
+            // It lives, and may have fetched or not.
+            Ok(Err(e)) if e.accepted || e.why == FailureKind::BadReply => {
+                refused.push(reservation.instance().id());
+                Attempt::Refused
+            }
             // It may have fetched, or died of it.
             _ if written.get() => Attempt::Unknown,
             Ok(Err(e)) if e.why == FailureKind::Connect => {
@@ -360,7 +370,7 @@ impl Relay {
         }
     }
 
-    /// One token on one decoder; the status of its answer.
+    /// One token on one decoder; the status of its answer, which is read to its end.
     async fn fetch_once(
         &self,
         lost: &Lost,
@@ -370,7 +380,18 @@ impl Relay {
     ) -> Result<StatusCode, Failure> {
         let edit = dialect::release_edit(lost.ask.api, &lost.ask.body, &lost.handoff, salt);
         let leg = lost.ask.leg(reservation, &edit);
-        Ok(self.send(leg, &lost.ask.headers, written).await?.status())
+        let answer = self.send(leg, &lost.ask.headers, written).await?;
+        if !answer.status().is_success() {
+            return Ok(answer.status());
+        }
+        let limit = SizeLimit { bytes: ANSWER_BYTES, exceeded: Large::Answer };
+        match read(lost.ask.api, whole(answer, limit).await?.into_body())? {
+            Reading::Answer(_) => Ok(StatusCode::OK),
+            Reading::Refusal(status, _) => {
+                let why = FailureKind::Refused(status);
+                Err(Failure { accepted: true, ..Failure::new(why, true, "refused under a 200") })
+            }
+        }
     }
 }
 

@@ -350,6 +350,26 @@ async fn busy_under_a_200_is_busy() {
     stage.end().await;
 }
 
+/// Comments, roles and events without data are no answer, however many there are.
+#[tokio::test]
+async fn a_flood_before_the_first_text_is_no_answer() {
+    let mut script = Script { decoders: 2, ..pair() };
+    script.config.limit.frame_bytes = 16 << 10;
+    let stage = Stage::set(script).await;
+    let words = stage.post(CHAT, &chat(true)).await.words();
+    for flood in [": a comment\n\n", ROLE, "data:\n\n", "event: x\n\n"] {
+        let long = flood.repeat((80 << 10) / flood.len());
+        assert!(stage.decoders[0].inject(Fault::always(events(&[&long, TEXT, DONE]))));
+        for _ in 0..2 {
+            let answer = stage.post(CHAT, &chat(true)).await;
+            assert_eq!((answer.status, answer.words()), (200, words.clone()), "{flood:?}");
+            assert!(answer.text().len() < long.len(), "{flood:?}");
+        }
+        stage.heal();
+    }
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_refusal_that_comes_at_once_keeps_its_status() {
     let mut script = kept_alive();

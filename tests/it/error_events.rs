@@ -248,20 +248,36 @@ async fn a_whole_answer_that_failed_is_another_engines_on_either_leg() {
 
 #[tokio::test]
 async fn a_failure_of_the_request_is_the_clients_and_no_engine_is_blamed() {
-    let stage = stage().await;
-    let decoder = &stage.decoders[0];
+    let failures = [
+        "data: {\"error\":{\"message\":\"boom\",\"type\":\"BadRequestError\",\"code\":400}}\n\n",
+        "event: error\ndata: {\"error\":{\"message\":\"boom\",\"type\":\"invalid_request_error\"}}\n\n",
+    ];
     for api in apis() {
-        let earlier = blamed(&stage, "decode", decoder).await;
-        for failure in [
-            "data: {\"error\":{\"message\":\"boom\",\"type\":\"BadRequestError\",\"code\":400}}\n\n",
-            "event: error\ndata: {\"error\":{\"message\":\"boom\",\"type\":\"invalid_request_error\"}}\n\n",
-        ] {
+        let stage = stage().await;
+        for failure in failures {
+            let when = format!("{} {failure}", api.path);
             let events = format!("{}{failure}", api.before);
+            let refused = api.post_while_decoder_sends(&stage, events).await;
+            let body: Value = serde_json::from_str(&refused.text()).unwrap_or_default();
+            assert_eq!((refused.status, &body["error"]["message"]), (400, &json!("boom")), "{when}");
+            assert_eq!(refused.header("content-type"), Some("application/json"), "{when}");
+            // A decoder is asked to free what was computed for it.
+            stage.assert_nothing_left(&when).await;
+        }
+        for failure in failures {
+            let events = format!("{}{}{failure}", api.before, api.text);
             let text = api.post_while_decoder_sends(&stage, events).await.text();
             let passes = api.raises(failure);
             assert!(api.raises(&text) && text.contains("boom") == passes, "{} {failure}: {text}", api.path);
         }
-        assert_eq!(blamed(&stage, "decode", decoder).await - earlier, 0.0, "{}", api.path);
+        assert_eq!(blamed(&stage, "decode", &stage.decoders[0]).await, 0.0, "{}", api.path);
+        let refusals = format!(
+            "pd_proxy_refusals_total{{role=\"decode\",engine=\"{}\",status=\"400\"}}",
+            stage.decoders[0].addr()
+        );
+        let counted = samples(&stage.get("/metrics").await.text());
+        let counted = counted.iter().find(|(name, _)| **name == refusals).map(|(_, count)| *count);
+        assert_eq!(counted, Some(4.0), "{}", api.path);
+        stage.end().await;
     }
-    stage.end().await;
 }

@@ -46,7 +46,13 @@ impl Stream {
         if !self.live.as_mut().is_some_and(|live| live.framer.take_error_hint()) {
             return (out, None);
         }
-        match fault::in_events(self.api, &out) {
+        let report = fault::in_events(self.api, &out);
+        if let Some(status) = report.and_then(|report| report.status)
+            && let Some(live) = &self.live
+        {
+            live.reservation.instance().meter().refused(status);
+        }
+        match report {
             Some(report) if report.raises => {
                 self.record_failure(report.fault);
                 (out, None)

@@ -4,6 +4,7 @@
 
 mod full;
 mod handoffs;
+mod late_refusals;
 mod nobody;
 mod poisoned;
 mod progress;
