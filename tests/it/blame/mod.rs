@@ -10,6 +10,7 @@ mod poisoned;
 mod progress;
 mod refusals;
 mod retired;
+mod stopped_pairs;
 mod stuck_prefillers;
 
 use std::sync::Arc;
