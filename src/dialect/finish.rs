@@ -22,15 +22,8 @@ impl FinishWatch {
         FinishWatch { named: !matches!(api, Api::Chat | Api::Completions) }
     }
 
-    /// Takes whole events of an engine. True if one of them names a reason.
-    pub fn pass(&mut self, events: &[u8]) -> bool {
-        let names_one = names_a_reason(events);
-        self.named |= names_one;
-        names_one
-    }
-
-    /// Counts the reason as named: an event has passed in pieces, and may have had it.
-    pub fn skip(&mut self) {
+    /// Notes that an event names a reason, or has passed in pieces and may have named one.
+    pub fn note(&mut self) {
         self.named = true;
     }
 
@@ -55,7 +48,9 @@ mod tests {
     fn named(api: Api, pieces: &[&str]) -> bool {
         let mut watch = FinishWatch::new(api);
         for piece in pieces {
-            watch.pass(piece.as_bytes());
+            if names_a_reason(piece.as_bytes()) {
+                watch.note();
+            }
         }
         watch.is_named()
     }

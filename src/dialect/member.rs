@@ -20,17 +20,23 @@ impl MemberName {
         let mut rest = events.get(from..)?;
         while let Some(at) = self.0.find(rest) {
             rest = &rest[at + self.0.needle().len()..];
-            // As engines write it in nearly all events.
-            if rest.starts_with(b":null") {
-                continue;
-            }
-            let value = skip_space(rest).strip_prefix(b":").map(skip_space);
-            if let Some(value) = value.filter(|value| !value.starts_with(b"null") && is(value)) {
+            if let Some(value) = value_after(rest).filter(|value| is(value)) {
                 return Some(events.len() - value.len());
             }
         }
         None
     }
+}
+
+/// The text that begins with a member's value, where `rest` begins behind the quote that ends its
+/// name; `None` if it is null, or if no member ended there.
+pub(super) fn value_after(rest: &[u8]) -> Option<&[u8]> {
+    // As engines write it in nearly all events.
+    if rest.starts_with(b":null") {
+        return None;
+    }
+    let value = skip_space(rest).strip_prefix(b":").map(skip_space);
+    value.filter(|value| !value.starts_with(b"null"))
 }
 
 /// Skips white space, and the beginning of the next line of data.

@@ -13,6 +13,7 @@ pub mod api;
 pub mod batch;
 pub mod encode;
 pub mod engine_load;
+pub mod event_members;
 pub mod facts;
 pub mod fault;
 pub mod finish;

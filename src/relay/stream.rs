@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::Instant;
 
+use crate::dialect::event_members::EventMembers;
 use crate::dialect::fault::Fault;
 use crate::dialect::finish::FinishWatch;
 use crate::dialect::resume::AbortSign;
@@ -165,9 +166,10 @@ impl Stream {
             Some(follower) => follower.pass(events),
             None => events,
         };
+        let members = EventMembers::find(&out);
         let broke = self.follower.as_ref().and_then(|follower| follower.broke());
         let (out, broke) = match broke {
-            None => self.without_what_was_given_up(out),
+            None => self.without_what_was_given_up(out, members.reason),
             broke => (out, broke),
         };
         let (out, broke) = match broke {
@@ -192,19 +194,20 @@ impl Stream {
         if self.api == Api::Responses {
             self.last_events.keep(&out);
         }
-        Some(self.account(out)).filter(|out| !out.is_empty())
+        Some(self.account(out, members)).filter(|out| !out.is_empty())
     }
 
     /// Looks at what goes out: how much it is, what of it is for engines alone, and if its usage
-    /// is to be corrected.
-    fn account(&mut self, out: Bytes) -> Bytes {
+    /// is to be corrected. `members`: those of its events, and of such as were left out.
+    fn account(&mut self, out: Bytes, members: EventMembers) -> Bytes {
         if out.is_empty() {
             return out;
         }
-        let out = streamed_handoff::without_handoffs(&out).unwrap_or(out);
+        let hidden = if members.handoff { streamed_handoff::without_handoffs(&out) } else { None };
+        let out = hidden.unwrap_or(out);
         let api = self.api;
         let events = self.events_before + self.live.as_ref().map_or(0, |live| live.framer.frames());
-        let carries_usage = usage::may_carry_usage(&out);
+        let carries_usage = members.usage;
         if let Some(ledger) = &mut self.ledger {
             ledger.piece(self.silence.last(), events);
             if let Some(found) = carries_usage.then(|| usage::of_frames(api, &out)).flatten() {
@@ -257,7 +260,8 @@ impl Stream {
                 Step::Again
             }
             Some(Continuation::End(rest)) => {
-                let rest = self.account(rest);
+                let members = EventMembers::find(&rest);
+                let rest = self.account(rest, members);
                 self.over = true;
                 self.complete();
                 self.state = State::Done;

@@ -11,10 +11,17 @@ use crate::relay::resume::Cause;
 
 impl Stream {
     /// Withholds an answer that its engine gave up and that nobody follows: it would look complete.
-    pub(super) fn without_what_was_given_up(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
+    /// `has_reason`: some event of `out` names a reason.
+    pub(super) fn without_what_was_given_up(
+        &mut self,
+        out: Bytes,
+        has_reason: bool,
+    ) -> (Bytes, Option<Cause>) {
         let given_up = match self.api {
+            Api::Chat | Api::Completions if !has_reason => None,
             Api::Chat | Api::Completions => {
-                self.finish.pass(&out).then(|| self.given_up.in_last_events(&out)).flatten()
+                self.finish.note();
+                self.given_up.in_last_events(&out)
             }
             _ => self.given_up.in_events(&out),
         };
@@ -29,7 +36,7 @@ impl Stream {
     pub(super) fn without_hollow_end(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
         let Some(live) = &self.live else { return (out, None) };
         if live.framer.mid_frame() {
-            self.finish.skip();
+            self.finish.note();
         }
         if self.finish.is_named() || self.errored.is_some() || !live.framer.ended() {
             return (out, None);
