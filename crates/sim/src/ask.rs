@@ -1,5 +1,6 @@
 //! A request body, checked in the order vLLM checks it.
 
+use std::iter;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -77,7 +78,7 @@ impl Ask {
         if let Some(asked) = body.get("model").and_then(Value::as_str).filter(|&asked| asked != spec.model) {
             return Err(ApiFailure::unknown_model(asked, &spec.model));
         }
-        let mut prompts = prompts(api, body)?;
+        let mut prompts = prompts(api, body, spec)?;
         let stream = flag(body, "stream");
         let options = body.get("stream_options").filter(|options| !options.is_null());
         if options.is_some() && !stream {
@@ -138,7 +139,7 @@ fn integer(body: &Value, name: &str) -> Result<Option<i64>, ApiFailure> {
     }
 }
 
-fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
+fn prompts(api: Api, body: &Value, spec: &EngineSpec) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
     let text = match api {
         Api::Completions => return completion_prompts(body),
         Api::Chat | Api::Messages => chat::render(body)?,
@@ -161,7 +162,13 @@ fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
             format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n")
         }
     };
-    Ok(vec![tokens::encode(&text).into()])
+    let mut all = tokens::encode(&text);
+    if spec.image_tokens > 0 {
+        // After the text, wherever they are: each has its own tokens, and that is what counts.
+        let images = chat::image_urls(body).map(tokens::of_image);
+        images.for_each(|token| all.extend(iter::repeat_n(token, spec.image_tokens)));
+    }
+    Ok(vec![all.into()])
 }
 
 fn completion_prompts(body: &Value) -> Result<Vec<Arc<[u32]>>, ApiFailure> {

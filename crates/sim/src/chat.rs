@@ -53,6 +53,13 @@ pub fn content_text(content: Option<&Value>) -> String {
     }
 }
 
+/// The address of each image of a chat, which may hold its data.
+pub fn image_urls(body: &Value) -> impl Iterator<Item = &str> {
+    let messages = body.get("messages").and_then(Value::as_array).into_iter().flatten();
+    let parts = messages.filter_map(|message| message.get("content")?.as_array()).flatten();
+    parts.filter_map(|part| part.pointer("/image_url/url")?.as_str())
+}
+
 /// Name of an object in the schema check's message.
 #[must_use]
 pub fn dict_of(body: &Value) -> String {
@@ -70,6 +77,15 @@ fn turn(out: &mut String, role: &str, text: &str, close: bool) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn images_are_found_in_all_messages() {
+        let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+        let body = json!({"messages": [{"role": "user", "content": [image("a"), {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c"}, {"role": "user", "content": [image("d"), {"type": "image_url"}]}]});
+        assert_eq!(image_urls(&body).collect::<Vec<_>>(), ["a", "d"]);
+        assert_eq!(image_urls(&json!({"prompt": "a"})).count(), 0);
+    }
 
     #[test]
     fn messages_become_turns() {

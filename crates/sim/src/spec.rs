@@ -133,6 +133,8 @@ pub struct EngineSpec {
     /// follows from what was written, on whichever engine. 0 = only `max_tokens` or a stop string
     /// ends one.
     pub answer_tokens: u32,
+    /// Tokens of each image of a chat, whatever its size; 0 = images are not looked at.
+    pub image_tokens: usize,
     /// Number of the last requests that [`super::Engine::seen`] remembers; 0 = none, for load that
     /// nobody looks at afterwards.
     pub seen_requests: usize,
@@ -168,6 +170,7 @@ impl Default for EngineSpec {
             tokenize: None,
             renders: true,
             answer_tokens: 0,
+            image_tokens: 0,
             seen_requests: 4096,
         }
     }

@@ -4,6 +4,8 @@
 //! chat marks are one token each, so that the packing starts afresh at every message and a longer
 //! conversation keeps its prefix.
 
+use super::text::string_print;
+
 /// Ids at or above this are out of vocabulary.
 pub const VOCAB: u32 = 1 << 25;
 /// Token that begins a turn: `<|im_start|>`.
@@ -65,6 +67,13 @@ pub fn encode(text: &str) -> Vec<u32> {
     let mut out = Vec::with_capacity(text.len() / 3 + 1);
     encode_into(text, &mut out);
     out
+}
+
+/// The token that stands for each part of an image, which is no text.
+#[must_use]
+pub fn of_image(url: &str) -> u32 {
+    let print = string_print(url) & u64::from(POINT_FLAG - 1);
+    POINT_FLAG | u32::try_from(print).unwrap_or(0)
 }
 
 /// Like [`encode`], appending.

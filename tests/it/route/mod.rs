@@ -3,6 +3,7 @@
 
 mod explain;
 mod hits;
+mod media;
 mod names;
 mod ranks;
 mod waiting;
