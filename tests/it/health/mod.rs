@@ -7,6 +7,7 @@ mod engines;
 mod loops;
 mod process;
 mod reload;
+mod rounds;
 mod upgrade;
 
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Responses that clients ask for again, stop, or go on from: only the engine that made one has it.
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Fault, FaultKind};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 
 use crate::common::stage::{Script, Stage};
@@ -68,6 +68,28 @@ async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
     stage.forget();
     let unknown = stage.post(&format!("{RESPONSES}/resp_unknown/cancel"), "").await;
     assert_eq!((unknown.status, asked()), (404, 5), "each once, and two again for their own word");
+    stage.end().await;
+}
+
+/// More decoders than are asked side by side: nobody is told that there is no such response before
+/// each of them has said so.
+#[tokio::test]
+async fn unknown_response_is_asked_of_all_decoders_of_a_large_fleet() {
+    let stage = keeping_on(Stage::set(Script { decoders: 70, ..Script::default() }).await);
+    let path = format!("{RESPONSES}/resp_unknown");
+    stage.forget();
+    assert_eq!(stage.get(&path).await.status, 404);
+    let was_asked = |it: &Engine| it.seen().iter().any(|one| one.path == path);
+    assert!(stage.decoders.iter().all(was_asked));
+    let last = stage.decoders.last().unwrap();
+    last.clear_faults();
+    let answer = json!({"id": "kept", "object": "response"}).to_string();
+    let kept = format!("{RESPONSES}/kept");
+    last.inject(Fault::always(FaultKind::Status(200, Some(answer.into()))).on_path(&kept));
+    last.inject(Fault::always(FaultKind::Status(500, None)).on_path(RESPONSES));
+    assert_eq!(stage.get(&path).await.status, 502, "it may be there");
+    let found = stage.get(&kept).await;
+    assert_eq!((found.status, &found.json()["id"]), (200, &"kept".into()));
     stage.end().await;
 }
 

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -7,7 +8,9 @@ use super::*;
 use crate::route::cost::PrefillCosts;
 use crate::route::job::Job;
 use crate::route::lane::{LaneHealth, LaneSpec};
-use crate::route::scheduler::{Booking, Done, NewRequest, Reported, SchedulerSettings, Ticket};
+use crate::route::scheduler::{
+    Booking, Done, MOST_PUT_BACK_S, NewRequest, Reported, SchedulerSettings, Ticket,
+};
 
 const COMPUTED: Done =
     Done::Computed(Reported { prompt_tokens: None, cached_tokens: None, estimate_tokens: None });
@@ -246,4 +249,26 @@ fn failed_request_goes_elsewhere_and_warm_lanes_take_their_share() {
         })
         .collect();
     assert!(lanes.iter().filter(|lane| **lane < 10).count() < 5, "{lanes:?}");
+}
+
+#[test]
+fn prompt_of_any_length_has_its_turn_among_many_lanes() {
+    let mut board = board(20);
+    let short = |board: &mut PrefillScheduler, now, numbers: Range<u64>| {
+        for own in numbers {
+            board.arrive(now, job(own, own, 100));
+        }
+    };
+    short(&mut board, 0.0, 0..400);
+    let long = board.arrive(0.0, job(900, 900, 100_000));
+    let (mut now, mut running) = (0.0, Vec::<Commit>::new());
+    while running.iter().all(|commit| commit.ticket != long) {
+        assert!(now <= 2.0 * MOST_PUT_BACK_S + 5.0, "it waits for ever");
+        running.drain(..).for_each(|commit| board.done(now, commit.booking, COMPUTED));
+        // Forty of a second come each second, and twenty of them can be served.
+        let first = 1_000 + 40 * now as u64;
+        short(&mut board, now, first..first + 40);
+        running.extend(pump_all(&mut board, now));
+        now += 1.0;
+    }
 }
