@@ -124,6 +124,13 @@ struct Lost {
     late: bool,
 }
 
+impl Lost {
+    /// True if its lease is over. `configured`: the lease of one that tells none.
+    fn is_over(&self, configured: Duration) -> bool {
+        self.born.elapsed() >= lease(&self.handoff, configured)
+    }
+}
+
 /// Share of the queue's limits that an orphan takes.
 struct Open {
     open: Arc<AtomicUsize>,
@@ -286,6 +293,10 @@ impl Relay {
                 if is_trial { self.trial_turn(turns).await } else { turns.places.acquire().await.ok() };
             if is_trial && self.may_release() {
                 continue;
+            }
+            // Timers stand still while the host is suspended, and the lease does not.
+            if lost.is_over(self.settings.now().lease) {
+                return false;
             }
             let attempt = self.fetch_on_one(lost, late, &mut refused).await;
             match attempt {

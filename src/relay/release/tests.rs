@@ -76,21 +76,20 @@ fn handoff_is_queued_for_release_unless_fetched() {
     assert!(!queued(None, |_| {}), "there is nothing to release");
 }
 
+/// The abandoned hand-off of a guard, with `handoff` as its parameters.
+fn lost(guard: &HandoffGuard, handoff: &'static str) -> Lost {
+    let (ask, prefiller) = (guard.ask.clone(), guard.prefiller().id());
+    Lost { ask, handoff: handoff.into(), prefiller, born: guard.born, late: false }
+}
+
 #[test]
 fn more_than_the_queue_holds_is_left_to_the_lease() {
     let (first, mut orphans) = guard(Some("{}"));
     let releases = first.releases.clone();
     drop(first);
     assert!(releases.pending());
-    let lost = |d: &HandoffGuard| Lost {
-        ask: d.ask.clone(),
-        handoff: Bytes::new(),
-        prefiller: d.prefiller().id(),
-        born: d.born,
-        late: false,
-    };
     let (second, _other_queue) = guard(None);
-    releases.submit(Left::Handoff(lost(&second)));
+    releases.submit(Left::Handoff(lost(&second, "")));
     assert!(orphans.try_recv().is_ok() && orphans.try_recv().is_err());
     assert!(!releases.pending());
 }
@@ -114,6 +113,18 @@ fn a_handoff_that_tells_its_lease_is_good_for_so_long() {
     assert!(!guard.stale(short) && !guard.stale(long), "it tells 20 s");
     aged(&mut guard, 16);
     assert!(guard.stale(short) && guard.stale(long));
+}
+
+#[test]
+fn abandoned_handoff_is_over_with_its_lease() {
+    let is_over = |handoff, age_s| {
+        let (mut guard, _orphans) = guard(None);
+        guard.born = BootInstant::now().earlier(Duration::from_secs(age_s));
+        lost(&guard, handoff).is_over(Duration::from_secs(10))
+    };
+    assert!(!is_over("{}", 5) && is_over("{}", 10));
+    let told = r#"{"kv_lease_duration":20}"#;
+    assert!(!is_over(told, 15) && is_over(told, 20));
 }
 
 #[test]
