@@ -29,7 +29,7 @@ mod route;
 /// Runs a piece this number of times; `None` if its input could not be made.
 type Piece = fn(usize) -> Option<()>;
 
-const PIECES: [(&str, Piece); 16] = [
+const PIECES: [(&str, Piece); 18] = [
     ("scan and splice, 200 B", |times| scan_and_splice(times, &codec::chat(200))),
     ("scan and splice, 8 KB", |times| scan_and_splice(times, &codec::chat(8 << 10))),
     ("scan and splice, 1 MB", |times| scan_and_splice(times, &codec::chat(1 << 20))),
@@ -46,6 +46,8 @@ const PIECES: [(&str, Piece); 16] = [
     ("prompt, 8 KB, again", |times| turn(times, true)),
     ("decision among 8", |times| decision(times, 8)),
     ("decision among 64", |times| decision(times, 64)),
+    ("100 turns of 64 lanes, 500 wait", |times| turns(times, 64, 500)),
+    ("100 turns of 1 024 lanes, 4 000 wait", |times| turns(times, 1_024, 4_000)),
 ];
 
 fn scan_and_splice(times: usize, body: &Bytes) -> Option<()> {
@@ -151,6 +153,13 @@ fn decision(times: usize, lanes: u64) -> Option<()> {
             board.done(now + 1.0, commit.booking, Done::Computed(Reported::default()));
         }
     }
+    Some(())
+}
+
+/// Ends of prefills, and arrivals, in front of a standing line: two decisions a turn.
+fn turns(times: usize, lanes: u64, waiting: usize) -> Option<()> {
+    let mut line = route::StandingLine::new(lanes, waiting);
+    (0..100 * times).for_each(|_| line.step());
     Some(())
 }
 

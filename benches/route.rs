@@ -1,5 +1,7 @@
 //! Costs of routing: a decision among 8, 64 and 256 prefillers over a prompt of 1 000 blocks. Also
-//! measured is all work of the scheduler for a request, from its arrival to the end of its prefill.
+//! measured is all work of the scheduler for a request, from its arrival to the end of its prefill,
+//! alone and in front of a line that never empties (two decisions; `scheduler.rs` measures more of
+//! that).
 
 use std::hint::black_box;
 
@@ -9,7 +11,7 @@ use pd_proxy::route::{Done, Reported};
 #[path = "inputs/route.rs"]
 mod inputs;
 
-use inputs::{board, job};
+use inputs::{StandingLine, board, job};
 
 fn decide(c: &mut Criterion) {
     let mut group = c.benchmark_group("decide");
@@ -53,5 +55,21 @@ fn whole(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, whole);
+fn standing(c: &mut Criterion) {
+    let mut group = c.benchmark_group("standing line");
+    for (lanes, waiting) in
+        [(64u64, 500), (64, 10_000), (256, 2_000), (1_024, 4_000), (4_096, 2_000), (4_096, 10_000)]
+    {
+        let mut line = StandingLine::new(lanes, waiting);
+        group.bench_function(
+            BenchmarkId::new("end and arrival", format!("{lanes} lanes, {waiting} wait")),
+            |b| {
+                b.iter(|| line.step());
+            },
+        );
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide, whole, standing);
 criterion_main!(benches);

@@ -1,8 +1,10 @@
 //! Prompts of 1 000 blocks, and prefillers that have some of them.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use pd_proxy::route::{Done, Job, LaneSpec, PrefillScheduler, Reported, SchedulerSettings};
+use pd_proxy::route::{Booking, Commit, Done, Job, LaneSpec, PrefillScheduler, Reported, SchedulerSettings};
 
 const BLOCKS: usize = 1_000;
 const BLOCK_TOKENS: u32 = 16;
@@ -36,4 +38,52 @@ pub(crate) fn board(lanes: u64) -> PrefillScheduler {
         }
     }
     board
+}
+
+/// A scheduler whose lanes are all busy, and whose line is filled up again.
+pub(crate) struct StandingLine {
+    board: PrefillScheduler,
+    now: f64,
+    requests: u64,
+    /// Ends of prefills, in nanoseconds, with their bookings.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
+}
+
+impl StandingLine {
+    /// So many lanes, with so many requests that wait.
+    pub(crate) fn new(lanes: u64, waiting: usize) -> StandingLine {
+        let mut board = PrefillScheduler::new(SchedulerSettings::default());
+        for identity in 0..lanes {
+            board.join(LaneSpec { class: 0, cache_tokens: 128_000, identity });
+        }
+        let mut line = StandingLine { board, now: 0.0, requests: 0, ends: BinaryHeap::new() };
+        while line.board.waiting() < waiting {
+            line.arrive();
+        }
+        line
+    }
+
+    /// A prefill ends, its lane gets the next one, and another request comes.
+    pub(crate) fn step(&mut self) {
+        if let Some(Reverse((end_ns, booking))) = self.ends.pop() {
+            self.now = self.now.max(end_ns as f64 / 1e9);
+            self.board.done(self.now, Booking(booking), Done::Computed(Reported::default()));
+            self.pump();
+        }
+        self.arrive();
+    }
+
+    /// A fifth of each prompt is that of everybody.
+    fn arrive(&mut self) {
+        self.requests += 1;
+        self.board.arrive(self.now, job(self.requests, 200));
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        let turn = self.requests;
+        let commits = self.board.pump(self.now, &(), &mut || turn);
+        let end = |commit: &Commit| ((self.now + commit.terms.wait_s + commit.terms.prefill_s) * 1e9) as u64;
+        self.ends.extend(commits.iter().map(|commit| Reverse((end(commit), commit.booking.0))));
+    }
 }
