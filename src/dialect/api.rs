@@ -1,5 +1,6 @@
 //! The generating request shapes: what limits the output, where usage stands, how a stream ends.
 
+use crate::codec::json::Object;
 use std::borrow::Cow;
 
 use crate::error::Error;
@@ -93,6 +94,18 @@ impl Api {
             }
             Api::Messages => matches!(name, b"message_start" | b"ping"),
             Api::Chat | Api::Completions | Api::Generate => false,
+        }
+    }
+
+    /// True if an object has the member that each whole answer of the API has.
+    pub fn is_answer(self, object: &Object) -> bool {
+        let is_list = |key| object.get(key).is_some_and(|value| value.is_array());
+        match self {
+            Api::Chat | Api::Completions | Api::Generate => {
+                object.get("choices").is_some_and(|choices| choices.first_element().is_some())
+            }
+            Api::Responses => is_list("output"),
+            Api::Messages => is_list("content"),
         }
     }
 

@@ -12,7 +12,7 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, Value};
-use crate::dialect::prefilled::{BadReply, Origin, PrefillAnswer, Prefilled, answer};
+use crate::dialect::prefilled::{BadReply, Origin, PrefillAnswer, Prefilled, prefill_answer};
 use crate::dialect::{Api, PARAMS, one_token};
 
 /// Order to a prefiller: keep the KV of this prompt for a decoder that is not known yet.
@@ -30,7 +30,7 @@ pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
 /// # Errors
 /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
 pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
-    let reply = answer(api, reply)?;
+    let reply = prefill_answer(api, reply)?;
     let Some(value) = reply.get(PARAMS).filter(|value| !value.is_null()) else {
         return Ok(Prefilled { handoff: None, said: PrefillAnswer::by(api, reply, Origin::Nobody) });
     };

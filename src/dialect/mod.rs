@@ -244,7 +244,7 @@ impl Dialect {
         match self {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
             Dialect::Pool | Dialect::Sglang | Dialect::Layerwise => {
-                let reply = prefilled::answer(api, reply)?;
+                let reply = prefilled::prefill_answer(api, reply)?;
                 Ok(Prefilled { handoff: None, said: PrefillAnswer::by(api, reply, Origin::Nobody) })
             }
             Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),

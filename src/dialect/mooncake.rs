@@ -28,7 +28,7 @@ pub(super) fn prefill_edit(api: Api, body: &Object, transfer: &Transfer) -> Edit
 
 /// A prefiller's answer says nothing of the transfer: the hand-off is made of what is known before.
 pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
-    let reply = prefilled::answer(api, reply)?;
+    let reply = prefilled::prefill_answer(api, reply)?;
     let Some(Peer::Bootstrapped { engine_ids, address }) = transfer.peer.as_deref() else {
         return Err(BadReply::Nothing);
     };
@@ -101,16 +101,16 @@ mod tests {
         };
         assert!(kept(Api::Completions, r#"{"choices":[{"finish_reason":"length","stop_reason":null}]}"#));
         assert!(kept(Api::Chat, r#"{"choices":[{"finish_reason":"stop"}]}"#), "a forced call");
-        assert!(kept(Api::Messages, r#"{"stop_reason":"max_tokens"}"#));
-        assert!(kept(Api::Messages, r#"{"stop_reason":"tool_use"}"#));
+        assert!(kept(Api::Messages, r#"{"content":[],"stop_reason":"max_tokens"}"#));
+        assert!(kept(Api::Messages, r#"{"content":[],"stop_reason":"tool_use"}"#));
         assert!(!kept(Api::Completions, r#"{"choices":[{"finish_reason":"abort"}]}"#));
         assert!(!kept(Api::Chat, r#"{"choices":[{"finish_reason":"stop","stop_reason":"."}]}"#));
-        assert!(!kept(Api::Messages, r#"{"stop_reason":"end_turn"}"#));
+        assert!(!kept(Api::Messages, r#"{"content":[],"stop_reason":"end_turn"}"#));
     }
 
     #[test]
     fn an_engine_that_nobody_knows_is_handed_to_nobody() {
-        let reply = || Bytes::from_static(b"{}");
+        let reply = || Bytes::from_static(br#"{"choices":[{}]}"#);
         let unknown = Transfer::default();
         assert_eq!(read_prefill(Api::Chat, reply(), &unknown), Err(BadReply::Nothing));
         let beyond = Transfer { peer: Some(peer().into()), rank: Some(2), ..Transfer::default() };

@@ -70,7 +70,7 @@ mod tests {
         let reply = format!(r#"{{"choices":[],"kv_transfer_params":{word}}}"#);
         assert_eq!(read_prefill(Api::Completions, reply.into()).unwrap().handoff.unwrap(), word);
         let odd = r#"{"kv_transfer_params":{"odd":true}}"#;
-        for nothing in [r#"{"choices":[]}"#, r#"{"kv_transfer_params":null}"#, odd] {
+        for nothing in [r#"{"choices":[{}]}"#, r#"{"kv_transfer_params":null}"#, odd] {
             assert_eq!(read_prefill(Api::Completions, nothing.into()), Err(BadReply::Nothing));
         }
     }

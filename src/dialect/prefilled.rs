@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::resume::AbortSign;
 use crate::dialect::usage::{self, Usage};
-use crate::dialect::{Api, fault, kv_transfer};
+use crate::dialect::{Api, PARAMS, fault, kv_transfer};
 
 /// A prefiller's answer, read.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,12 +104,25 @@ pub enum BadReply {
     /// The hand-off tells a decoder to fetch, and names nothing: decoders die of it (vLLM 0.32).
     #[error("the prefiller's kv_transfer_params says what to do and names nothing to fetch")]
     Nothing,
+    /// It has neither a hand-off nor anything of an answer.
+    #[error("the prefiller's answer has nothing in it")]
+    NoAnswer,
     /// It reports a failure under a 200.
     #[error("the prefiller's answer reports a failure")]
     ErrorObject,
 }
 
-/// Reads the object that a prefiller's 200 is; one that reports a failure is an error.
+/// Reads the object that a prefiller's 200 is. One that reports a failure is an error, and so is one
+/// that neither answers nor says anything of a hand-off.
+pub(super) fn prefill_answer(api: Api, reply: Bytes) -> Result<Object, BadReply> {
+    let reply = answer(api, reply)?;
+    if !reply.contains(PARAMS) && !api.is_answer(&reply) {
+        return Err(BadReply::NoAnswer);
+    }
+    Ok(reply)
+}
+
+/// Reads the object that an engine's 200 is; one that reports a failure is an error.
 pub(super) fn answer(api: Api, reply: Bytes) -> Result<Object, BadReply> {
     let reply = Object::scan(reply, ScanLimits::default()).map_err(|e| BadReply::NotJson(e.to_string()))?;
     if fault::of_object(api, &reply).is_some() {

@@ -2,7 +2,7 @@
 //! its connector hands nothing over, and answers as any other: decoders compute its prompts a
 //! second time, and nothing fails.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Answers without a hand-off, one after the other, that are no chance.
 const STREAK: u32 = 3;
@@ -17,6 +17,8 @@ pub struct Handoffs {
     streak: AtomicU32,
     /// Time at which it was warned of last, in ms; 0 = never.
     warned_ms: AtomicU64,
+    /// A decoder has read one since one was refused.
+    accepted: AtomicBool,
 }
 
 impl Handoffs {
@@ -38,6 +40,19 @@ impl Handoffs {
     /// Notes that it is being warned of.
     pub fn warned(&self, now_ms: u64) {
         self.warned_ms.store(now_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// Notes that a decoder has read one.
+    pub fn accept(&self) {
+        if !self.accepted.load(Ordering::Relaxed) {
+            self.accepted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the credit by which one refusal of a request with its KV is believed. False if no
+    /// decoder has read any since the last one: it may be the KV that is refused.
+    pub fn take_credit(&self) -> bool {
+        self.accepted.swap(false, Ordering::Relaxed)
     }
 
     /// Prompts that it handed over.

@@ -1,9 +1,12 @@
 //! The first event of a stream: until it is here the client has seen nothing, and another decoder
 //! can take over.
 
+use std::sync::LazyLock;
+
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
+use memchr::memmem::Finder;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
@@ -94,13 +97,27 @@ fn has_text(api: Api, events: &[u8]) -> bool {
 }
 
 /// True for events that come before anything of an answer: announcements, events without data and,
-/// in chats, the role.
+/// in chats and completions, those that only name the role or have no choice.
 fn precedes_text(api: Api, event: &sse::Frame<'_>) -> bool {
     if announces(api, event) {
         return true;
     }
     let data = event.data();
-    data.trim_ascii().is_empty() || api == Api::Chat && only_names_the_role(&data)
+    data.trim_ascii().is_empty()
+        || api == Api::Chat && only_names_the_role(&data)
+        || matches!(api, Api::Chat | Api::Completions) && says_nothing(api, event)
+}
+
+/// True for a JSON object without a choice that reports no failure.
+fn says_nothing(api: Api, event: &sse::Frame<'_>) -> bool {
+    /// As engines write nearly all events.
+    static CHOICE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\":[{"));
+    let data = event.data();
+    if CHOICE.find(&data).is_some() || fault::of_event(api, event).is_some() {
+        return false;
+    }
+    let object = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default());
+    object.is_ok_and(|object| !api.is_answer(&object))
 }
 
 fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
@@ -223,7 +240,7 @@ mod tests {
         let [created, begun] = [event("response.created"), event("response.in_progress")];
         for nothing in [created.clone(), created.clone() + &begun, format!(": hi\n\n{created}")] {
             assert!(!has_text(Api::Responses, nothing.as_bytes()), "{nothing}");
-            assert!(has_text(Api::Chat, nothing.as_bytes()), "{nothing}");
+            assert!(has_text(Api::Generate, nothing.as_bytes()), "{nothing}");
         }
         for something in ["response.output_item.added", "error", "response.failed", "response.completed"] {
             let all = format!("{created}{begun}{}", event(something));

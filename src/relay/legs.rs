@@ -169,7 +169,7 @@ impl Relay {
                 let limit = SizeLimit { bytes: settings.prefill_reply_bytes, exceeded: Large::PrefillReply };
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
-                    return refusals::judge(reservation.instance(), response).map(LegReply::Refused);
+                    return refusals::judge(reservation.instance(), None, response).map(LegReply::Refused);
                 }
                 let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
                 let reply = reply.map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))?;
@@ -279,7 +279,8 @@ impl Relay {
                 let response = self
                     .exchange(&ask, LegTarget { reservation: &reservation, span: &mut span }, &edit, &written)
                     .await?;
-                begin(response, &ask, reservation.instance(), &settings).await
+                let from = Answering { decoder: reservation.instance(), producer: origin.get() };
+                begin(response, &ask, from, &settings).await
             });
             // The request's own limit runs beside it.
             let waiting = Waiting { is_moved, ..origin.waiting(&ask, reservation.instance()) };
@@ -289,6 +290,11 @@ impl Relay {
         let (head, begun) = match outcome {
             Ok((head, begun @ Begun::Refusal { .. })) => {
                 self.fleet.report(reservation.instance(), Outcome::Declined);
+                (head, begun)
+            }
+            Ok((head, begun @ Begun::Stream(_))) if reservation.instance().health().breaks_streams() => {
+                // It is no success before its end.
+                self.handoff_served(reservation.instance(), &origin);
                 (head, begun)
             }
             outcome => self.decoded(&ask.id, reservation.instance(), &origin, outcome)?,
@@ -400,6 +406,14 @@ fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect:
     }
 }
 
+/// The engines that an answer depends on.
+#[derive(Clone, Copy)]
+struct Answering<'a> {
+    decoder: &'a Arc<Instance>,
+    /// The prefiller whose KV the decoder was to read.
+    producer: Option<&'a Arc<Instance>>,
+}
+
 /// The part of a decoder's answer that is here.
 enum Begun {
     /// A refusal with 4xx; `accepted` if it came under a 200.
@@ -415,7 +429,7 @@ enum Begun {
 async fn begin(
     response: Response<Reply>,
     ask: &Ask,
-    decoder: &Arc<Instance>,
+    from: Answering<'_>,
     settings: &Settings,
 ) -> Result<(http::response::Parts, Begun), Failure> {
     if response.status().is_success() && is_event_stream(response.headers()) {
@@ -428,13 +442,13 @@ async fn begin(
             }
             Beginning::Refusal(status, body) => {
                 head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                refused_late(decoder, head, status, body)
+                refused_late(from, head, status, body)
             }
         };
     }
     let answer = whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
     if !answer.status().is_success() {
-        return refused(decoder, answer);
+        return refused(from, answer);
     }
     let (mut head, body) = answer.into_parts();
     // A response in the background may be answered at once and whole, streamed or not.
@@ -447,7 +461,7 @@ async fn begin(
     }
     let answer = match read(ask.api, body)? {
         Reading::Answer(answer) => answer,
-        Reading::Refusal(status, body) => return refused_late(decoder, head, status, body),
+        Reading::Refusal(status, body) => return refused_late(from, head, status, body),
     };
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
@@ -457,28 +471,25 @@ async fn begin(
 }
 
 /// A decoder's refusal, if it is about the request.
-fn refused(
-    decoder: &Arc<Instance>,
-    answer: Response<Bytes>,
-) -> Result<(http::response::Parts, Begun), Failure> {
-    let (head, body) = refusals::judge(decoder, answer)?.into_parts();
+fn refused(from: Answering<'_>, answer: Response<Bytes>) -> Result<(http::response::Parts, Begun), Failure> {
+    let (head, body) = refusals::judge(from.decoder, from.producer, answer)?.into_parts();
     Ok((head, Begun::Refusal { body, accepted: false }))
 }
 
 /// The same of a refusal that came under a 200 and should have had this status.
 fn refused_late(
-    decoder: &Arc<Instance>,
+    from: Answering<'_>,
     mut head: http::response::Parts,
     status: StatusCode,
     body: Bytes,
 ) -> Result<(http::response::Parts, Begun), Failure> {
-    decoder.meter().refused(status.as_u16());
+    from.decoder.meter().refused(status.as_u16());
     if refusals::is_busy(status) {
         let detail = format!("status {} under a 200", status.as_u16());
         return Err(Failure { accepted: true, ..Failure::new(FailureKind::Busy(status), true, detail) });
     }
     head.status = status;
-    let answer = refusals::judge(decoder, Response::from_parts(head, body));
+    let answer = refusals::judge(from.decoder, from.producer, Response::from_parts(head, body));
     let (head, body) = answer.map_err(|failure| Failure { accepted: true, ..failure })?.into_parts();
     Ok((head, Begun::Refusal { body, accepted: true }))
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use crate::fleet::{FailedHandoff, Instance, Outcome, Pace, Verdict};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::failure::Failure;
+use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::progress::Waiting;
+use crate::relay::refusals::is_of_the_engine;
 use crate::relay::release::HandoffGuard;
 
 /// The prefiller whose KV a decode leg is to use.
@@ -56,7 +57,8 @@ impl Origin {
         }
     }
 
-    fn get(&self) -> Option<&Arc<Instance>> {
+    /// The prefiller, once it is known.
+    pub(super) fn get(&self) -> Option<&Arc<Instance>> {
         match self {
             Origin::Nowhere => None,
             Origin::Known(prefiller) | Origin::Beside(prefiller, _) => Some(prefiller),
@@ -90,7 +92,7 @@ impl Relay {
         match &mut outcome {
             Ok(_) => {
                 self.fleet.report(decoder, Outcome::Served);
-                self.fleet.handoff_served(producer, decoder);
+                self.handoff_served(decoder, origin);
                 outcome
             }
             Err(failure) if failure.may_be_of_the_handoff() => {
@@ -106,6 +108,14 @@ impl Relay {
                 outcome
             }
             Err(_) => self.record_outcome_of(id, decoder, outcome),
+        }
+    }
+
+    /// Books that a decoder has read the KV that its leg was to use, if any.
+    pub(super) fn handoff_served(&self, decoder: &Instance, origin: &Origin) {
+        if let Some(producer) = origin.get() {
+            producer.handoffs().accept();
+            self.fleet.handoff_served(producer, decoder);
         }
     }
 
@@ -150,6 +160,11 @@ impl PrefillPartners {
 
 /// True if the prefiller of a failed decode leg is not to be asked again for this request while
 /// there is another one: the evidence speaks against it, or does not say that it is the decoder.
+/// Nor is it if the decoder refused the request's content: another one must have other KV, so that
+/// its refusal can confirm this one.
 pub(super) fn avoids_prefiller(failure: &Failure) -> bool {
+    if let FailureKind::Refused(status) = failure.why {
+        return !is_of_the_engine(status);
+    }
     failure.may_be_of_the_handoff() && !matches!(failure.verdict, None | Some(Verdict::Consumer(_)))
 }

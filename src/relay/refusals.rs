@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::fleet::health::key::is_of_the_key;
-use crate::fleet::{Instance, Role};
+use crate::fleet::{FailedHandoff, Instance, Outcome, Role, Verdict};
 use crate::relay::answer::strip_hop_by_hop;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::{Relay, Tries};
@@ -33,14 +33,24 @@ use crate::relay::{Relay, Tries};
 pub struct EngineRefusal {
     /// The engine that refused.
     pub by: Arc<Instance>,
+    /// The prefiller whose KV it was to read.
+    pub producer: Option<Arc<Instance>>,
     /// Its answer to the client.
     pub answer: Response<Bytes>,
+}
+
+/// A refusal that is neither confirmed nor contradicted.
+#[derive(Clone)]
+struct PendingRefusal {
+    by: Arc<Instance>,
+    producer: Option<Arc<Instance>>,
+    status: StatusCode,
 }
 
 /// Refusals of one request by engines of one role.
 #[derive(Clone, Default)]
 pub(super) struct Refusals {
-    by: SmallVec<[(Arc<Instance>, StatusCode); 2]>,
+    by: SmallVec<[PendingRefusal; 2]>,
     /// The latest answer.
     answer: Response<Bytes>,
 }
@@ -88,18 +98,25 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Passes a refusal on if it is about the request, with the headers that may go out.
+/// Passes a refusal on if it is about the request, with the headers that may go out. `producer`: the
+/// prefiller whose KV the engine was to read; it may be that which is refused.
 ///
 /// # Errors
 /// A failure that holds the refusal, if it may be the engine's own trouble.
-pub(super) fn judge(by: &Arc<Instance>, mut answer: Response<Bytes>) -> Result<Response<Bytes>, Failure> {
+pub(super) fn judge(
+    by: &Arc<Instance>,
+    producer: Option<&Arc<Instance>>,
+    mut answer: Response<Bytes>,
+) -> Result<Response<Bytes>, Failure> {
     strip_hop_by_hop(answer.headers_mut());
     let status = answer.status();
-    if !doubts(status, by) {
+    let is_doubted = doubts(status, by);
+    if !is_doubted && producer.is_none_or(|producer| producer.handoffs().take_credit()) {
         return Ok(answer);
     }
+    let producer = producer.cloned();
     let failure = Failure::new(FailureKind::Refused(status), true, format!("status {}", status.as_u16()));
-    Err(Failure { refusal: Some(Box::new(EngineRefusal { by: by.clone(), answer })), ..failure })
+    Err(Failure { refusal: Some(Box::new(EngineRefusal { by: by.clone(), producer, answer })), ..failure })
 }
 
 impl Relay {
@@ -115,10 +132,19 @@ impl Relay {
         tries: &mut Tries,
     ) -> Result<Response<Bytes>, Failure> {
         let Some(refusal) = failure.refusal.take() else { return Err(failure) };
-        let EngineRefusal { by, answer } = *refusal;
+        let EngineRefusal { by, producer, answer } = *refusal;
         let refusals = tries.refusals.get_or_insert_default();
-        let confirmed = self.confirms(&by, refusals.by.iter().map(|(_, status)| *status), answer.status());
-        refusals.by.push((by, answer.status()));
+        // Two that refuse the same KV say nothing of the request.
+        let has_other_kv = |it: &&PendingRefusal| match (&producer, &it.producer) {
+            (Some(producer), Some(before)) => {
+                producer.id() != before.id() || !self.has_other_prefiller(producer)
+            }
+            _ => true,
+        };
+        let before: SmallVec<[StatusCode; 2]> =
+            refusals.by.iter().filter(has_other_kv).map(|it| it.status).collect();
+        let confirmed = self.confirms(&by, before.into_iter(), answer.status());
+        refusals.by.push(PendingRefusal { by, producer, status: answer.status() });
         refusals.answer = answer;
         if confirmed || tries.left == 0 || !self.fleet.has_other(role, &tries.tried) {
             return self.settle_refusal(tries).ok_or(failure);
@@ -159,8 +185,9 @@ impl Relay {
     /// The latest refusal, which stands. Nobody is to blame for it.
     fn settle_refusal(&self, tries: &mut Tries) -> Option<Response<Bytes>> {
         let refusals = tries.refusals.take()?;
-        for (by, status) in &refusals.by {
+        for PendingRefusal { by, producer, status } in &refusals.by {
             self.fleet.acquit(by);
+            producer.iter().for_each(|producer| producer.handoffs().accept());
             if is_of_the_key(*status) {
                 self.fleet.refuses_key_of_request(by, *status);
             }
@@ -170,9 +197,29 @@ impl Relay {
 
     /// Compares an answer that stands with what other engines refused before it, if any did.
     pub(super) fn compare_refusals(&self, id: &str, answered: StatusCode, tries: &mut Tries) {
-        for (by, refused) in tries.refusals.take().into_iter().flat_map(|refusals| refusals.by) {
-            self.compare_refusal(id, answered, &by, refused);
+        for refusal in tries.refusals.take().into_iter().flat_map(|refusals| refusals.by) {
+            if !self.is_of_the_kv(answered, &refusal) {
+                self.compare_refusal(id, answered, &refusal.by, refusal.status);
+            }
         }
+    }
+
+    /// Counts a refusal of content that did not stand as a hand-off that failed. True if the
+    /// evidence speaks against the KV and not against the engine that refused it.
+    fn is_of_the_kv(&self, answered: StatusCode, refusal: &PendingRefusal) -> bool {
+        let PendingRefusal { by, producer, status } = refusal;
+        let Some(producer) =
+            producer.as_ref().filter(|_| answered.is_success() && !is_of_the_engine(*status))
+        else {
+            return false;
+        };
+        let (outcome, since_ms) = (Outcome::Refused, None);
+        let failed = FailedHandoff { producer, consumer: by, reporter: by, outcome, since_ms };
+        matches!(self.fleet.handoff_failed(failed), Verdict::Producer(_) | Verdict::Pair(_))
+    }
+
+    fn has_other_prefiller(&self, prefiller: &Instance) -> bool {
+        self.fleet.has_other(Role::Prefill, &[prefiller.id()])
     }
 
     /// Holds a refusal against the engine that gave it if another one `answered` otherwise: by

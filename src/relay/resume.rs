@@ -141,7 +141,8 @@ impl Cause {
             Cause::Broken | Cause::Ended => Some("broken"),
             Cause::Silent => Some("timeout"),
             Cause::Failed => Some("status"),
-            Cause::Recomputed | Cause::Refused => None,
+            Cause::Recomputed => Some("given_up"),
+            Cause::Refused => None,
         }
     }
 }

@@ -270,12 +270,17 @@ impl Stream {
         }
     }
 
-    /// A decoder that breaks answers off is left alone as one that refuses is. One that was cut off
-    /// at the request's own time limit, or that gave the request up to others, did nothing wrong.
+    /// A decoder that breaks answers off is left alone as one that refuses is, and one that gives
+    /// them up is busy. One that was cut off at the request's own time limit did nothing wrong.
     fn blame(&self, live: &Live, cause: Cause) {
         let instance = live.reservation.instance();
         if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.silence.end()) {
-            self.relay.fleet.report(instance, Outcome::Failed);
+            let outcome = match cause {
+                Cause::Recomputed => Outcome::Busy(None),
+                _ => Outcome::Failed,
+            };
+            instance.health().broke_off();
+            self.relay.fleet.report(instance, outcome);
             instance.meter().failed(reason);
             if cause == Cause::Broken {
                 self.relay.fleet.doubt_process(instance);

@@ -54,6 +54,7 @@ pub(super) fn read(api: Api, body: Bytes) -> Result<Reading, Failure> {
     let answer = Object::scan(body, ScanLimits::default())
         .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
     match fault::of_object(api, &answer) {
+        None if !api.is_answer(&answer) => Err(bad("an answer under a 200 with nothing in it".into())),
         None => Ok(Reading::Answer(Box::new(answer))),
         Some(Fault::Request) => {
             let status = StatusCode::from_u16(fault::request_status(&answer));
@@ -81,11 +82,22 @@ mod tests {
     fn a_200_without_an_answer_is_none() {
         let usable = |text: &'static str| read(Api::Chat, Bytes::from_static(text.as_bytes()));
         let failed = r#"{"choices":[{"finish_reason":"error"}]}"#;
-        for bad in ["", "<html>", "[]", "null", r#"{"error":{"code":500}}"#, r#"{"error":"x"}"#, failed] {
+        for bad in [
+            "",
+            "<html>",
+            "[]",
+            "null",
+            r#"{"error":{"code":500}}"#,
+            r#"{"error":"x"}"#,
+            failed,
+            "{}",
+            r#"{"detail":"x"}"#,
+            r#"{"choices":[]}"#,
+        ] {
             assert_eq!(usable(bad).unwrap_err().reason(), "bad_reply", "{bad}");
         }
-        let answer = usable(r#"{"id":"x","error":null}"#);
-        assert!(matches!(answer, Ok(Reading::Answer(_))), "as responses have it");
+        let response = Bytes::from_static(br#"{"id":"x","error":null,"output":[]}"#);
+        assert!(matches!(read(Api::Responses, response), Ok(Reading::Answer(_))));
         for refusal in [
             r#"{"error":{"message":"m","type":"BadRequestError","code":400}}"#,
             r#"{"object":"error","message":"m","type":"BadRequestError","code":400}"#,

@@ -48,6 +48,8 @@ pub struct Health {
     /// True if its next refusal is believed: since the last one it has served a request, or
     /// another engine has refused the same.
     credit: AtomicBool,
+    /// True if it broke a stream off, and has completed no answer since.
+    breaks_streams: AtomicBool,
     /// Hand-offs that failed in which it had a part.
     handoff_failures: AtomicU64,
     /// True while its list of models is not the fleet's.
@@ -97,6 +99,7 @@ impl Health {
             served_ms: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
             credit: AtomicBool::new(false),
+            breaks_streams: AtomicBool::new(false),
             handoff_failures: AtomicU64::new(0),
             serves_other_model: AtomicBool::new(false),
             lacks_partner: AtomicBool::new(false),
@@ -364,6 +367,16 @@ impl Health {
         breakers.legs.busy_since_ms().filter(|_| breakers.legs.is_busy_without_end(now_ms))
     }
 
+    /// It broke a stream off. From now on a stream that begins is no success before its end.
+    pub fn broke_off(&self) {
+        self.breaks_streams.store(true, Ordering::Relaxed);
+    }
+
+    /// True if it broke a stream off, and has completed no answer since.
+    pub fn breaks_streams(&self) -> bool {
+        self.breaks_streams.load(Ordering::Relaxed)
+    }
+
     /// It refused a request, perhaps for a reason of its own.
     pub fn refused(&self, now_ms: u64) {
         self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -411,6 +424,9 @@ impl Health {
         }
         if !self.credit.load(Ordering::Relaxed) {
             self.credit.store(true, Ordering::Relaxed);
+        }
+        if self.breaks_streams() {
+            self.breaks_streams.store(false, Ordering::Relaxed);
         }
         self.served_ms.store(now_ms.max(1), Ordering::Relaxed);
         self.lock().legs.succeeded(now_ms, &self.rules)

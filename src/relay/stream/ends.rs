@@ -7,6 +7,7 @@ use super::{Stream, reason};
 use crate::codec::sse;
 use crate::dialect::Api;
 use crate::dialect::fault::{self, Fault};
+use crate::fleet::Outcome;
 use crate::relay::resume::Cause;
 
 impl Stream {
@@ -102,6 +103,11 @@ impl Stream {
         match self.errored {
             Some(reason) => return ledger.said(reason),
             None => ledger.complete(),
+        }
+        if let Some(live) =
+            self.live.as_ref().filter(|it| it.reservation.instance().health().breaks_streams())
+        {
+            self.relay.fleet.report(live.reservation.instance(), Outcome::Served);
         }
         if let Some((pace, live)) = ledger.pace().zip(self.live.as_ref()) {
             live.reservation.observe(pace);

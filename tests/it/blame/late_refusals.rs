@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{EngineSpec, Fault, FaultKind, Ledger};
+use pd_proxy::sim::{EngineSpec, Fault, FaultKind, Ledger, Match};
 use serde_json::json;
 
 use super::{COMPLETIONS, DIALECTS, breakers, config, failed, in_dialect, post, taken, working};
@@ -130,4 +130,69 @@ async fn a_prefiller_that_aborts_what_it_gets_is_no_prefiller() {
         value("pd_proxy_leg_failures_total{role=\"prefill\",engine=\"10.0.0.1:8000\"") > 0.0,
         "{metrics}"
     );
+}
+
+/// Decoders accept a request whose prefiller did, unless it is the KV that they refuse.
+#[tokio::test(start_paused = true)]
+async fn a_prefiller_whose_kv_all_decoders_refuse_is_found() {
+    for (status, late) in [(400, false), (422, false), (400, true)] {
+        let when = format!("{status}, late {late}");
+        let memory = Memory::set(4, &working(), config()).await;
+        assert_eq!(failed(&load(&memory, 16, false).await), 0, "{when}");
+        let fault =
+            if late { refuses_late(status, false) } else { Fault::always(FaultKind::Status(status, None)) };
+        for decoder in &memory.decoders {
+            let contains = Some(r#""remote_host":"10.0.0.1""#.to_owned());
+            assert!(decoder.inject(Fault { on: Match { contains, ..Match::default() }, ..fault.clone() }));
+        }
+        let failures = failed(&load(&memory, 200, false).await);
+        assert!(failures <= 4, "{when}: {failures} of 200");
+        assert_ne!(breakers(&memory, Role::Prefill)[0], State::Closed, "{when}: it rests");
+        assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 4], "{when}");
+    }
+}
+
+/// Otherwise the next stream that it begins would speak for it.
+#[tokio::test(start_paused = true)]
+async fn a_decoder_that_breaks_its_streams_off_rests() {
+    for what in [FaultKind::EndAfterEvents(2), FaultKind::CloseWithoutDone, FaultKind::ErrorEvent] {
+        for clients in [1, 8] {
+            let when = format!("{what:?}, {clients} clients");
+            let memory = Memory::set(4, &working(), config()).await;
+            assert!(memory.decoders[0].inject(Fault::always(what.clone()).on_path("/v1/")));
+            let broken = broken_streams(&memory, clients, 120).await;
+            // Streams that have begun when the first ones break are lost, too.
+            assert!(broken <= 5 + clients, "{when}: {broken} of 120 broke");
+            memory.decoders[0].clear_faults();
+            pass(Duration::from_secs(40)).await;
+            broken_streams(&memory, clients, 120).await;
+            assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 4], "{when}: it is back");
+        }
+    }
+}
+
+/// Streams without a last event, of `count` by so many clients.
+async fn broken_streams(memory: &Memory, clients: usize, count: usize) -> usize {
+    use futures_util::{StreamExt, stream};
+    let one = |n| async move { !ask(memory, n, true).await.1.contains("data: [DONE]") };
+    stream::iter(0..count)
+        .map(one)
+        .buffer_unordered(clients)
+        .filter(|broken| std::future::ready(*broken))
+        .count()
+        .await
+}
+
+/// No engine of today answers so, but proxies before them do.
+#[tokio::test(start_paused = true)]
+async fn a_200_with_nothing_in_it_is_no_service() {
+    for nothing in ["{}", r#"{"detail":"x"}"#, r#"{"choices":[]}"#] {
+        for prefills in [true, false] {
+            let memory = Memory::set(4, &working(), config()).await;
+            let bad = if prefills { &memory.prefillers[0] } else { &memory.decoders[0] };
+            assert!(bad.inject(Fault::always(FaultKind::Status(200, Some(nothing.into()))).on_path("/v1/")));
+            assert_eq!(failed(&load(&memory, 80, false).await), 0, "{nothing}, prefills {prefills}");
+            assert!(taken(bad) <= 20, "{nothing}, prefills {prefills}: it draws the traffic: {}", taken(bad));
+        }
+    }
 }
