@@ -10,6 +10,7 @@ use super::ms;
 use crate::auth::watch::Watch;
 use crate::config::Config;
 use crate::control::FleetHandles;
+use crate::control::chat_ids::ChatIdsChecker;
 use crate::control::dialect_detect::{Detector, SignClient};
 use crate::control::discovery::{Discoverer, kubernetes};
 use crate::control::health_probe::Prober;
@@ -68,6 +69,9 @@ pub(super) async fn start_engine_loops(
     kubernetes::start(config, &handles, tasks).await;
     if let Some(prober) = prober(config, gateway) {
         tasks.spawn(prober.run());
+    }
+    if config.prompt.send_ids && gateway.relay.prompts.is_some() {
+        tasks.spawn(chat_ids(config, gateway).run());
     }
     if let Some(scraper) = scraper(config, gateway, control_time) {
         tasks.spawn(scraper.run());
@@ -151,6 +155,17 @@ fn scraper(config: &Config, gateway: &Gateway, time: &Arc<Live<Duration>>) -> Op
         time: time.clone(),
         pause: ms(config.route.scrape_ms),
     })
+}
+
+/// The loop that asks engines if they take the token ids of chats.
+fn chat_ids(config: &Config, gateway: &Gateway) -> ChatIdsChecker {
+    let relay = &gateway.relay;
+    ChatIdsChecker {
+        fleet: relay.fleet.clone(),
+        protocol: relay.speech.clone(),
+        asker: super::asker(&gateway.control, &gateway.edge.now()),
+        pause: ms(config.prompt.verify_interval_ms),
+    }
 }
 
 /// The loop that detects which dialect the engines speak.

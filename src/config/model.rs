@@ -38,6 +38,8 @@ section! {
         /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed
         /// by load.
         budget_ms: u64 = 100, AfterRestart, ms(1);
+        /// Engines get a prompt's tokens in place of its text where they are known.
+        send_ids: bool = false, AfterRestart;
     }
 }
 

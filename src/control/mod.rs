@@ -1,6 +1,7 @@
 //! Background loops that look at engines and at the configuration while the gateway serves. They
 //! get the parts that they read and change, never the relay that serves requests.
 
+pub mod chat_ids;
 pub mod dialect_detect;
 pub mod discovery;
 pub mod findings;

@@ -22,8 +22,8 @@ use crate::naming_config::{self, Published, Trouble};
 use crate::obs::Meters;
 use crate::prompt::{Rules, Topics};
 use crate::tokenization::{
-    Asker, ComparedEngine, EngineRules, Facts, Parity, Prompts, TopicsSeen, Trust, Verdict, compare,
-    compare_routes, facts,
+    Asker, BaseModels, ComparedEngine, EngineRules, Facts, Parity, Prompts, TopicsSeen, Trust, Verdict,
+    compare, compare_routes, facts,
 };
 use crate::util::swap::Live;
 
@@ -173,6 +173,7 @@ impl ParityChecker {
             }
         }
         self.handles.prompts.set_engine_block_tokens(self.engines_block_tokens());
+        self.handles.prompts.set_base_models(self.base_models());
         let encodes = self.seen.facts.values().any(Facts::encodes_chats_itself);
         self.handles.prompts.set_chats_encoded_elsewhere(encodes);
         self.update_rules();
@@ -191,6 +192,15 @@ impl ParityChecker {
         let shared = shared.unwrap_or(Rules::EVERY_RELEASE);
         let topics = if self.config.prompt.verify { shared.topics } else { Topics::ALL };
         self.handles.prompts.set_rules(Rules { topics, ..shared });
+    }
+
+    /// The engines' models that are no adapters.
+    fn base_models(&self) -> BaseModels {
+        let models = self.seen.facts.values().flat_map(|facts| &facts.models);
+        let models = || models.clone().filter(|model| model.parent.is_none());
+        let names: BTreeSet<String> = models().map(|model| model.id.clone()).collect();
+        let context_tokens = models().filter_map(|model| model.max_model_len).min();
+        BaseModels { names: names.into_iter().collect(), context_tokens }
     }
 
     /// Tokens of the engines' blocks, the largest where they differ: who has smaller ones finds no

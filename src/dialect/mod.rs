@@ -37,6 +37,7 @@ mod sglang;
 pub mod shape;
 pub mod signs;
 pub mod streamed_handoff;
+pub mod token_ids;
 pub mod transfer;
 pub mod usage;
 
@@ -185,6 +186,19 @@ impl Dialect {
     /// gone.
     pub fn tells_of_refusals(self) -> bool {
         !matches!(self, Dialect::KvTransfer | Dialect::NixlPush)
+    }
+
+    /// True if its engines take a prompt's token ids in place of its text as vLLM's do. Of SGLang's
+    /// nobody has compared the answers.
+    pub fn takes_token_ids(self) -> bool {
+        self != Dialect::Sglang
+    }
+
+    /// True if no decoder reads a prefiller's KV before that has answered, so that an answer which
+    /// shows that it computed something else is looked at in time. A pool's blocks are found by
+    /// what they are of.
+    pub fn decodes_after_prefill(self) -> bool {
+        !matches!(self, Dialect::NixlPush | Dialect::Sglang | Dialect::Layerwise)
     }
 
     /// True if a decoder may offer its KV back, and a prefiller take it.

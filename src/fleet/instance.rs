@@ -7,6 +7,7 @@ use http::uri::Authority;
 
 use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
+use crate::fleet::chat_ids::ChatIds;
 use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::Health;
 use crate::fleet::hits::Hits;
@@ -56,6 +57,7 @@ pub struct Instance {
     release: Live<Option<Arc<str>>>,
     /// Those that it listed before, if it lists none of them any more.
     former_models: Live<Vec<String>>,
+    pub(super) chat_ids: ChatIds,
     draining: AtomicBool,
     /// Restarts of its process that were noticed.
     restarts: AtomicU32,
@@ -190,6 +192,7 @@ impl Instance {
             models: Live::new(Vec::new()),
             release: Live::new(None),
             former_models: Live::new(Vec::new()),
+            chat_ids: ChatIds::default(),
             draining: AtomicBool::new(false),
             restarts: AtomicU32::new(0),
             peer: Live::new(None),
@@ -209,6 +212,7 @@ impl Instance {
     /// Notes a restart of its process.
     pub(super) fn note_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
+        self.forget_chat_ids();
     }
 
     /// Role of the engine.
@@ -289,6 +293,7 @@ impl Instance {
 
     pub(super) fn set_release(&self, release: Option<Arc<str>>) {
         self.release.set(release);
+        self.forget_chat_ids();
     }
 
     /// Requests and tokens of context that others gave it, as it says.

@@ -5,6 +5,7 @@
 //! never both see the same free instance.
 
 mod blame;
+mod chat_ids;
 pub mod engine_protocol;
 pub mod handoffs;
 pub mod health;
@@ -44,6 +45,7 @@ use crate::route::{
     TieBreak,
 };
 pub use blame::FailedHandoff;
+pub use chat_ids::AskedProcess;
 pub use engine_protocol::{EngineProtocol, LiveProtocol};
 pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};

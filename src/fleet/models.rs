@@ -52,6 +52,7 @@ impl Fleet {
         for twin in self.roles_of(instance) {
             twin.health().identity().doubt();
             twin.health().key_word().doubt();
+            twin.forget_chat_ids();
             if twin.health().set_doubted(true) {
                 self.tell_desk(&twin);
             }

@@ -17,6 +17,7 @@ use crate::fleet::{Instance, Rank, Reservation};
 use crate::relay::lookup::PoolQuery;
 use crate::relay::request_ids::Name;
 use crate::relay::reusable_kv::ConversationTurn;
+use crate::relay::token_ids::SentIds;
 use crate::route::Job;
 use crate::trace::Scope;
 use crate::upstream::Leg;
@@ -79,6 +80,8 @@ pub struct Ask {
     pub asked: Option<PoolQuery>,
     /// As a turn of a conversation, where decoders offer KV back.
     pub turn: Option<ConversationTurn>,
+    /// Its tokens for its legs, where they are sent in place of its text.
+    pub ids: SentIds,
 }
 
 impl Deref for Ask {
@@ -103,7 +106,7 @@ impl Ask {
 impl ReceivedRequest {
     /// The request for routing by `job`, without questions about its prompt.
     pub fn with_job(self, job: Arc<Job>) -> Ask {
-        Ask { received: self, job, asked: None, turn: None }
+        Ask { received: self, job, asked: None, turn: None, ids: SentIds::default() }
     }
 
     /// Another question of the gateway's own, for the same client: `body` goes to `target`.

@@ -32,6 +32,7 @@ use crate::relay::settings::Settings;
 use crate::relay::single_engine::CombinedReservation;
 use crate::relay::source::Source;
 use crate::relay::stream::Stream;
+use crate::relay::token_ids::PrefillBody;
 use crate::relay::traced;
 use crate::relay::whole_answer::{Reading, SizeLimit, finish, read, whole};
 use crate::trace::Span;
@@ -163,6 +164,8 @@ impl Relay {
         let outcome = {
             let leg = pin!(async {
                 let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
+                let PrefillBody { edit, only_ids } =
+                    self.prefill_with_ids(&ask, reservation.instance(), edit);
                 let response = self
                     .exchange(&ask, LegTarget { reservation: &reservation, span: &mut span }, &edit, &written)
                     .await?;
@@ -177,6 +180,7 @@ impl Relay {
                     let detail = "the prefiller gave the request up: it is stopped, paused or asleep";
                     return Err(Failure::new(FailureKind::BadReply, true, detail));
                 }
+                self.check_computed(reservation.instance(), only_ids, &reply.said)?;
                 Ok(LegReply::Served(reply))
             });
             let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());
@@ -240,6 +244,7 @@ impl Relay {
             settle(guard, &outcome, self.speech.now().dialect);
         }
         let Opening { head, begun, reservation } = outcome?;
+        ask.ids.forget();
         match begun {
             Begun::Refusal { body, .. } => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
@@ -272,6 +277,7 @@ impl Relay {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
             _ => edit,
         };
+        let edit = self.decode_with_ids(&ask, reservation.instance(), edit);
         let settings = self.settings.now();
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
         let outcome = {

@@ -60,6 +60,7 @@ mod shown;
 mod single_engine;
 mod source;
 mod stream;
+pub mod token_ids;
 pub mod traced;
 mod tries;
 pub mod vacancy;
@@ -254,7 +255,8 @@ impl Relay {
         found.iter().for_each(|found| self.names_hit(found));
         let asked = found.as_mut().and_then(|found| found.asked.take());
         let turn = tokens.and_then(|tokens| self.turn(&request, tokens));
-        (Ask { received: request, job, asked, turn }, found)
+        let ids = prompt.as_ref().map(|prompt| self.ids_of(&request, prompt)).unwrap_or_default();
+        (Ask { received: request, job, asked, turn, ids }, found)
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no

@@ -19,6 +19,9 @@ pub const ASK_TIME: Duration = Duration::from_secs(10);
 /// Route that tells a chat's tokens.
 const RENDER: &str = "/v1/chat/completions/render";
 
+/// The chat endpoint.
+const CHAT: &str = "/v1/chat/completions";
+
 /// Asks engines to tokenise.
 #[derive(Clone, Debug)]
 pub struct Asker {
@@ -70,6 +73,22 @@ impl Asker {
             token_ids: Vec<u32>,
         }
         self.post(engine, RENDER, body).await.map(|answer: Answer| answer.token_ids)
+    }
+
+    /// The prompt tokens that a chat's answer reports. It is a chat that is answered.
+    ///
+    /// # Errors
+    /// An [`AskError`] says what failed.
+    pub async fn count_of_chat(&self, engine: &Endpoint, body: Bytes) -> Result<u64, AskError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            usage: Counts,
+        }
+        #[derive(Deserialize)]
+        struct Counts {
+            prompt_tokens: u64,
+        }
+        self.post(engine, CHAT, body).await.map(|answer: Answer| answer.usage.prompt_tokens)
     }
 
     async fn post<A: DeserializeOwned>(

@@ -18,5 +18,5 @@ pub use facts::{EngineRules, Facts, FactsError, Gap};
 pub use parity::{
     ComparedEngine, Comparison, Difference, Parity, TopicsSeen, Verdict, compare, compare_routes,
 };
-pub use prompts::{Prompts, Source, Trust};
+pub use prompts::{BaseModels, Prompts, Source, Trust};
 pub use tokenize_request::{TokenizeRequest, tokenize_request};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -57,6 +57,10 @@ pub struct Prompts {
     efforts: Arc<EffortMap>,
     /// The engines' offset from UTC, in seconds.
     utc_offset_s: Option<i32>,
+    /// Engines are sent tokens in place of texts.
+    sends_ids: bool,
+    /// The engines' models that are no adapters.
+    base_models: ArcSwap<BaseModels>,
     /// So many dear bodies at once: one per core.
     aside: Arc<Semaphore>,
 }
@@ -67,6 +71,15 @@ pub enum Source {
     Local(Arc<Prompter>),
     /// That of an engine.
     Engine(EngineTokenizer),
+}
+
+/// The engines' models that are no adapters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BaseModels {
+    /// Their names, each once.
+    pub names: Vec<String>,
+    /// The shortest of their contexts, in tokens.
+    pub context_tokens: Option<u64>,
 }
 
 /// Trust in tokens that were computed here.
@@ -96,6 +109,8 @@ impl Prompts {
             rules: SharedRules::new(Rules::ANY_EDITION),
             efforts: Arc::default(),
             utc_offset_s,
+            sends_ids: false,
+            base_models: ArcSwap::default(),
             aside: Arc::new(Semaphore::new(cores)),
         }
     }
@@ -105,6 +120,34 @@ impl Prompts {
     pub fn with_efforts(mut self, efforts: EffortMap) -> Self {
         self.efforts = Arc::new(efforts);
         self
+    }
+
+    /// With `prompt.send_ids`: engines are sent tokens in place of texts.
+    #[must_use]
+    pub fn sending_ids(mut self, sends_ids: bool) -> Self {
+        self.sends_ids = sends_ids;
+        self
+    }
+
+    /// True if engines are sent tokens in place of texts.
+    pub fn sends_ids(&self) -> bool {
+        self.sends_ids
+    }
+
+    /// Sets the engines' models that are no adapters.
+    pub fn set_base_models(&self, models: BaseModels) {
+        if **self.base_models.load() != models {
+            self.base_models.store(Arc::new(models));
+        }
+    }
+
+    /// True if a prompt of so many tokens for this model, `None` for the engines' default, may be
+    /// sent as tokens. One for an adapter may have tokens of its own there. One that no engine has
+    /// room for is refused in other words than its text.
+    pub fn may_send_ids(&self, model: Option<&str>, tokens: usize) -> bool {
+        let models = self.base_models.load();
+        let has_room = models.context_tokens.is_none_or(|context| tokens as u64 <= context);
+        has_room && model.is_none_or(|model| models.names.iter().any(|name| name == model))
     }
 
     /// The engines' `--reasoning-effort-map`.

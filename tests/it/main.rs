@@ -56,6 +56,7 @@ mod surface;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
+mod token_ids;
 mod tokenization;
 mod trace;
 mod vacancy;

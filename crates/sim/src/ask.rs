@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::chat;
+use super::chat_ids;
 use super::fail::ApiFailure;
 use super::handoff::Handoff;
 use super::spec::EngineSpec;
@@ -140,8 +141,14 @@ fn integer(body: &Value, name: &str) -> Result<Option<i64>, ApiFailure> {
 }
 
 fn prompts(api: Api, body: &Value, spec: &EngineSpec) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
+    if api == Api::Completions {
+        return completion_prompts(body);
+    }
+    if let Some(ids) = chat_ids::reused(body, spec)? {
+        return Ok(vec![ids.into()]);
+    }
     let text = match api {
-        Api::Completions => return completion_prompts(body),
+        Api::Completions => String::new(),
         Api::Chat | Api::Messages => chat::render(body)?,
         Api::Responses => {
             let input = body.get("input");

@@ -18,6 +18,7 @@ pub mod ask;
 pub mod blocks;
 pub mod bodies;
 pub mod chat;
+mod chat_ids;
 pub mod chunks;
 pub mod control;
 pub mod core;

@@ -111,6 +111,9 @@ pub struct EngineSpec {
     /// True if each chunk of a stream has `kv_transfer_params`, null but for the last (vLLM from
     /// 0.33 on).
     pub streams_handoff: bool,
+    /// True if the ids in a chat's `kv_transfer_params` take the place of its messages (vLLM from
+    /// 0.32 on).
+    pub takes_chat_ids: bool,
     /// `root` in `GET /v1/models` (vLLM: the value of `--model`); `None` = `/models/` and the
     /// served name.
     pub root: Option<String>,
@@ -162,6 +165,7 @@ impl Default for EngineSpec {
             version: "0.32.0".to_owned(),
             compares_versions: true,
             streams_handoff: false,
+            takes_chat_ids: true,
             root: None,
             hash_algo: "sha256".to_owned(),
             prefix_caching: true,

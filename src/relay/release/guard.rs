@@ -142,6 +142,7 @@ impl Drop for HandoffGuard {
             State::Open | State::Refused => {
                 let late = self.state == State::Refused;
                 let prefiller = self.prefiller().id();
+                self.ask.ids.forget();
                 let lost = Lost { ask: self.ask.clone(), handoff, prefiller, born: self.born, late };
                 self.releases.submit(Left::Handoff(lost));
             }

@@ -68,6 +68,11 @@ impl Edit {
         self
     }
 
+    /// The value that it sets for `key`, if any.
+    pub fn value(&self, key: &str) -> Option<&Bytes> {
+        self.set.iter().find(|member| member.key == key).map(|member| &member.value)
+    }
+
     fn removes(&self, key: &[u8]) -> bool {
         self.drop.iter().any(|name| name.as_bytes() == key)
             || self.set.iter().any(|member| member.key.as_bytes() == key)

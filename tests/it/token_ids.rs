@@ -1,0 +1,162 @@
+//! Prompts whose tokens are known go to both engines as tokens (`prompt.send_ids`): with the same
+//! answers, and only where the engines take them.
+
+use pd_proxy::config::Tokens;
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
+use serde_json::{Value, json};
+
+use crate::common::stage::{Script, Stage, fast};
+use crate::common::time::eventually;
+
+const COMPLETIONS: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
+
+/// One pair of engines, whose `/tokenize` is asked.
+fn script(send_ids: bool, engine: EngineSpec) -> Script {
+    let mut script = Script { prefillers: 1, decoders: 1, engine, ..Script::default() };
+    script.config.prompt.tokens = Tokens::Engine;
+    script.config.prompt.budget_ms = 5_000;
+    script.config.prompt.verify_interval_ms = 100;
+    script.config.prompt.send_ids = send_ids;
+    // Their releases are asked by probes.
+    script.config.health.probe_ms = 50;
+    script
+}
+
+fn completion(stream: bool) -> String {
+    let prompt = "a prompt of some blocks ".repeat(20);
+    json!({"model": "sim", "prompt": prompt, "max_tokens": 12, "stream": stream}).to_string()
+}
+
+fn chat(words: usize, stream: bool) -> String {
+    let content = "many words ".repeat(words);
+    let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]);
+    json!({"model": "sim", "messages": messages, "max_tokens": 12, "stream": stream}).to_string()
+}
+
+/// Bodies that an engine received from clients, not from the gateway's own questions.
+fn legs(engine: &Engine, path: &str) -> Vec<Value> {
+    let seen = engine.seen().into_iter().filter(|seen| seen.path == path);
+    let bodies = seen.map(|seen| serde_json::from_slice::<Value>(&seen.body).unwrap());
+    bodies.filter(|body| ids(body).is_none_or(|ids| ids.len() != 3)).collect()
+}
+
+/// The ids of a chat's leg.
+fn ids(body: &Value) -> Option<&Vec<Value>> {
+    body.pointer("/kv_transfer_params/prompt_token_ids")?.as_array()
+}
+
+async fn words(stage: &Stage, path: &str, body: &str) -> String {
+    let raw = stage.post(path, body).await;
+    assert_eq!((raw.status, raw.complete), (200, true), "{}", raw.text());
+    raw.words()
+}
+
+/// Sends chats until both legs of one have ids; the legs of the last one.
+async fn legs_with_ids(stage: &Stage, body: &str) -> [Value; 2] {
+    eventually("both legs have ids", async || {
+        stage.forget();
+        words(stage, CHAT, body).await;
+        let last = |engine: &Engine| legs(engine, CHAT).pop().filter(|body| ids(body).is_some());
+        Some([last(&stage.prefillers[0])?, last(&stage.decoders[0])?])
+    })
+    .await
+}
+
+#[tokio::test]
+async fn completions_are_answered_as_without_ids_and_both_legs_have_them() {
+    let (plain, stage) = (Stage::set(script(false, fast())).await, Stage::set(script(true, fast())).await);
+    for stream in [false, true] {
+        let body = completion(stream);
+        assert_eq!(words(&stage, COMPLETIONS, &body).await, words(&plain, COMPLETIONS, &body).await);
+    }
+    for (engines, is_list) in [(&plain, false), (&stage, true)] {
+        for engine in engines.engines() {
+            let legs = legs(engine, COMPLETIONS);
+            assert_eq!(legs.len(), 2);
+            assert!(legs.iter().all(|body| body["prompt"].is_array() == is_list), "{legs:?}");
+        }
+    }
+    stage.assert_nothing_left("as tokens").await;
+    plain.end().await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn bodies_whose_answer_needs_the_text_go_as_they_came() {
+    let stage = Stage::set(script(true, fast())).await;
+    let ids = json!({"model": "sim", "prompt": [90, 91, 92], "max_tokens": 2}).to_string();
+    let echo = json!({"model": "sim", "prompt": "a text", "max_tokens": 2, "echo": true}).to_string();
+    let other = json!({"model": "other", "prompt": "a text", "max_tokens": 2}).to_string();
+    for body in [&ids, &echo] {
+        words(&stage, COMPLETIONS, body).await;
+    }
+    assert_eq!(stage.post(COMPLETIONS, &other).await.status, 404, "it may be an adapter");
+    let prompts: Vec<Value> =
+        legs(&stage.prefillers[0], COMPLETIONS).into_iter().map(|mut body| body["prompt"].take()).collect();
+    assert_eq!(prompts, [json!([90, 91, 92]), json!("a text"), json!("a text")]);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn chats_have_ids_once_engines_have_shown_that_they_take_them() {
+    let (plain, stage) = (Stage::set(script(false, fast())).await, Stage::set(script(true, fast())).await);
+    let (short, long) = (chat(9, false), chat(900, true));
+    let [prefill, decode] = legs_with_ids(&stage, &short).await;
+    let messages = serde_json::from_str::<Value>(&short).unwrap()["messages"].take();
+    assert!(prefill["messages"] == messages && decode["messages"] == messages);
+    assert_eq!(ids(&prefill), ids(&decode));
+    assert_eq!(words(&stage, CHAT, &short).await, words(&plain, CHAT, &short).await);
+
+    let [prefill, decode] = legs_with_ids(&stage, &long).await;
+    let messages = serde_json::from_str::<Value>(&long).unwrap()["messages"].take();
+    assert!(prefill["messages"][0]["content"] == "." && decode["messages"] == messages);
+    assert_eq!(words(&stage, CHAT, &long).await, words(&plain, CHAT, &long).await);
+    assert!(plain.engines().all(|engine| legs(engine, CHAT).iter().all(|body| ids(body).is_none())));
+    stage.assert_nothing_left("as tokens").await;
+    plain.end().await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn engines_that_take_no_ids_of_chats_are_sent_none() {
+    let older = EngineSpec { version: "0.31.1".to_owned(), takes_chat_ids: false, ..fast() };
+    let other = EngineSpec { takes_chat_ids: false, ..fast() };
+    for (spec, questions) in [(older, 0), (other, 1)] {
+        let stage = Stage::set(script(true, spec)).await;
+        let asked = |engine: &Engine| {
+            let seen = engine.seen().into_iter().filter(|seen| seen.path == CHAT);
+            seen.filter(|seen| serde_json::from_slice(&seen.body).is_ok_and(|body| ids(&body).is_some()))
+                .count()
+        };
+        // Whoever is asked is asked once its release is known, which an answer of `/version` shows.
+        eventually("they are looked at", async || {
+            stage.engines().all(|engine| {
+                engine.seen().iter().any(|seen| seen.path == "/version") && asked(engine) == questions
+            })
+        })
+        .await;
+        words(&stage, CHAT, &chat(900, false)).await;
+        assert!(stage.engines().all(|engine| asked(engine) == questions));
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn prefiller_that_computes_something_else_is_not_believed() {
+    let stage = Stage::set(script(true, fast())).await;
+    let body = chat(900, false);
+    legs_with_ids(&stage, &body).await;
+    let expect = words(&stage, CHAT, &body).await;
+    stage.forget();
+    // What a process of an older release makes of the stand-in.
+    let answer =
+        json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}});
+    let mut fault = Fault::once(FaultKind::Status(200, Some(answer.to_string().into())));
+    fault.on.contains = Some("\"content\":\".\"".to_owned());
+    assert!(stage.prefillers[0].inject(fault));
+    assert_eq!(words(&stage, CHAT, &body).await, expect);
+    let legs = legs(&stage.prefillers[0], CHAT);
+    assert_eq!(legs.iter().map(|body| ids(body).is_some()).collect::<Vec<_>>(), [true, false]);
+    stage.end().await;
+}
