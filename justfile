@@ -143,6 +143,10 @@ real-mooncake-ha *VERSION:
 real-memcache:
     tests/real/memcache.sh
 
+# Two vLLM engines that are sent prompts as tokens
+real-send-ids:
+    tests/real/send_ids.sh
+
 # EMS's lookup server, LMCache's controller and coordinator
 real-ems:
     tests/real/ems.sh

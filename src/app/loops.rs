@@ -70,7 +70,7 @@ pub(super) async fn start_engine_loops(
     if let Some(prober) = prober(config, gateway) {
         tasks.spawn(prober.run());
     }
-    if config.prompt.send_ids && gateway.relay.prompts.is_some() {
+    if config.prompt.send_ids {
         tasks.spawn(chat_ids(config, gateway).run());
     }
     if let Some(scraper) = scraper(config, gateway, control_time) {

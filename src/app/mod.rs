@@ -362,7 +362,7 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
         }
     };
     let prompts = Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts());
-    Ok(Some(Arc::new(prompts.sending_ids(config.prompt.send_ids))))
+    Ok(Some(Arc::new(prompts)))
 }
 
 /// An empty index of KV events, and its metrics; `None` if `events.listen` is off.

@@ -37,6 +37,7 @@ pub fn settings(config: &Config) -> Settings {
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
         // A configured first pause is not cut by a shorter default of the maximum.
         delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
+        send_ids: config.prompt.send_ids,
         resume: retry.resume,
         pool_wait: ms(config.dialect.pool_wait_ms),
         kept_back: ms(if config.dialect.bidirectional { config.dialect.bidirectional_ttl_ms } else { 0 }),

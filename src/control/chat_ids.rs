@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::fleet::{AskedProcess, Fleet, Instance, InstanceId, LiveProtocol, Role};
+use crate::tokenization::facts::may_take_chat_ids;
 use crate::tokenization::{AskError, Asker};
 
 /// Pause between looks at the fleet for processes that were not asked yet.
@@ -43,7 +44,7 @@ pub struct ChatIdsChecker {
     pub pause: Duration,
 }
 
-/// What an engine's answer tells.
+/// Conclusion from an engine's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
     Reads,
@@ -72,7 +73,8 @@ impl ChatIdsChecker {
         let now = Instant::now();
         let due = |it: &Arc<Instance>| {
             let rests = asked_at.get(&it.id()).is_some_and(|at| now.duration_since(*at) < self.pause);
-            it.unasked_for_chat_ids().filter(|_| !rests).map(|asked| (it.clone(), asked))
+            let may_take = it.release().is_some_and(|release| may_take_chat_ids(&release));
+            it.unasked_for_chat_ids().filter(|_| may_take && !rests).map(|asked| (it.clone(), asked))
         };
         let due: Vec<(Arc<Instance>, AskedProcess)> = members.iter().flatten().filter_map(due).collect();
         asked_at.retain(|id, _| members.iter().flatten().any(|it| it.id() == *id));

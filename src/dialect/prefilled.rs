@@ -66,6 +66,18 @@ impl PrefillAnswer {
         usage::of_answer(self.0.api, &self.0.whole)
     }
 
+    /// The ids of its prompt, as it wrote them, if it was asked for them: a list that is not empty.
+    pub fn prompt_ids(&self) -> Option<Bytes> {
+        let ids = |holder: &Object| {
+            let ids = holder.get("prompt_token_ids").filter(|ids| ids.first_element().is_some())?;
+            Some(ids.to_bytes())
+        };
+        match self.0.api {
+            Api::Chat => ids(&self.0.whole),
+            _ => ids(&self.0.whole.get("choices")?.first_element()?.object().ok()?),
+        }
+    }
+
     /// The engine that made the hand-off, if the answer names it ([`kv_transfer::engine_id`]).
     pub fn engine_id(&self) -> Option<u64> {
         match &self.0.from {

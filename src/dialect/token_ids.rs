@@ -8,6 +8,9 @@
 //! the member out before any connector sees it, ignores it with `echo` and media, and refuses ids
 //! beyond the vocabulary with 400.
 //!
+//! Tokens that nobody knows before are told by the prefiller (`return_token_ids`), and the decoder
+//! gets those: it would make the same, for the KV that it fetches is of them.
+//!
 //! A prefill leg answers nobody, so that long messages can be left out of it ([`STAND_IN`]). An
 //! engine that ignores the ids would compute another prompt then, which the count of its answer
 //! tells ([`TokenIds::is_count`]).
@@ -18,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, ScanLimits, Value};
-use crate::dialect::{Api, PARAMS};
+use crate::dialect::{Api, PARAMS, PrefillAnswer};
 
 /// The member of `kv_transfer_params` that has the ids.
 const IDS: &str = "prompt_token_ids";
@@ -53,10 +56,16 @@ const RETURNED_WITHOUT_TEXT: [&str; 3] =
 
 /// The ids of one request's prompt, for the bodies of its legs.
 pub struct TokenIds {
-    ids: Arc<[u32]>,
-    /// The same as JSON, once a leg needs it.
-    text: OnceLock<Bytes>,
+    ids: Ids,
     place: Place,
+}
+
+/// Ids, by where they come from.
+enum Ids {
+    /// They were known before: the numbers, and the same as JSON once a leg needs it.
+    Known { ids: Arc<[u32]>, text: OnceLock<Bytes> },
+    /// As a prefiller wrote them.
+    Told(Bytes),
 }
 
 /// Place of the ids in a body.
@@ -81,19 +90,28 @@ impl TokenIds {
     /// The ids of the prompt of `body`, if engines answer it with them as they do without; they
     /// must be the engines' own, to the last one.
     pub fn of(api: Api, body: &Object, ids: &Arc<[u32]>) -> Option<TokenIds> {
-        let place = match api {
-            Api::Completions => Place::Prompt,
-            Api::Chat => Place::Params { long: body.get("messages")?.raw().len() >= SHORT_BYTES },
-            Api::Generate | Api::Responses | Api::Messages => return None,
-        };
-        let is_text = place != Place::Prompt || body.get("prompt").is_some_and(|prompt| is_text(&prompt));
-        let fits = is_text && !ids.is_empty() && !body.members().any(|(key, value)| needs_text(&key, &value));
-        fits.then(|| TokenIds { ids: ids.clone(), text: OnceLock::new(), place })
+        let place = Place::of(api, body).filter(|_| !ids.is_empty())?;
+        Some(TokenIds { ids: Ids::Known { ids: ids.clone(), text: OnceLock::new() }, place })
     }
 
-    /// Number of tokens.
-    pub fn count(&self) -> usize {
-        self.ids.len()
+    /// True if a prefiller may be asked for the ids of the prompt of `body`, which is long enough
+    /// for that.
+    pub fn may_be_told(api: Api, body: &Object) -> bool {
+        body.bytes().len() >= SHORT_BYTES && body.media().is_empty() && Place::of(api, body).is_some()
+    }
+
+    /// The ids that a prefiller has computed of `body`, for its decoder alone.
+    pub fn told(api: Api, body: &Object, answer: &PrefillAnswer) -> Option<TokenIds> {
+        let place = Place::of(api, body).filter(|_| body.media().is_empty())?;
+        Some(TokenIds { ids: Ids::Told(answer.prompt_ids()?), place })
+    }
+
+    /// Number of tokens, of ids that were known before.
+    pub fn count(&self) -> Option<usize> {
+        match &self.ids {
+            Ids::Known { ids, .. } => Some(ids.len()),
+            Ids::Told(_) => None,
+        }
     }
 
     /// True if an engine must be known to read ids beside the messages of a chat.
@@ -103,14 +121,16 @@ impl TokenIds {
 
     /// True if an engine that reports this number of prompt tokens has used the ids.
     pub fn is_count(&self, prompt_tokens: Option<u64>) -> bool {
-        prompt_tokens.is_some() && prompt_tokens == u64::try_from(self.ids.len()).ok()
+        let count = self.count().and_then(|count| u64::try_from(count).ok());
+        count.is_some() && count == prompt_tokens
     }
 
-    /// `edit` of a prefill leg, with the ids. Long messages give way to a stand-in: only where no
-    /// decoder reads the KV before the prefiller's count was looked at.
+    /// `edit` of a prefill leg, with the ids, if they were known before. Long messages give way to
+    /// a stand-in: only where no decoder reads the KV before the prefiller's count was looked at.
     pub fn in_prefill(&self, edit: Edit) -> PrefillWithIds {
-        match (self.place, self.params(&edit)) {
-            (Place::Params { long: true }, Some(params)) => {
+        match (&self.ids, self.place, self.params(&edit)) {
+            (Ids::Told(_), ..) => PrefillWithIds { edit, lacks_text: false },
+            (Ids::Known { .. }, Place::Params { long: true }, Some(params)) => {
                 let edit = edit.set(PARAMS, params).set("messages", Bytes::from_static(STAND_IN));
                 PrefillWithIds { edit, lacks_text: true }
             }
@@ -127,8 +147,8 @@ impl TokenIds {
         }
     }
 
-    /// What `edit` tells engines about each other, with the ids; `None` where that has ids already,
-    /// or can't be looked into.
+    /// The parameters that `edit` sets for engines, with the ids; `None` where these have ids
+    /// already, or can't be looked into.
     fn params(&self, edit: &Edit) -> Option<Bytes> {
         if self.place == Place::Prompt {
             return None;
@@ -140,9 +160,30 @@ impl TokenIds {
     }
 
     fn text(&self) -> Bytes {
-        let text = || Bytes::from(serde_json::to_vec(&self.ids[..]).unwrap_or_default());
-        self.text.get_or_init(text).clone()
+        match &self.ids {
+            Ids::Told(text) => text.clone(),
+            Ids::Known { ids, text } => {
+                text.get_or_init(|| serde_json::to_vec(&ids[..]).unwrap_or_default().into()).clone()
+            }
+        }
     }
+}
+
+impl Place {
+    /// The place of ids in a body like this; `None` where its text must stay.
+    fn of(api: Api, body: &Object) -> Option<Place> {
+        let place = match api {
+            Api::Completions => body.get("prompt").filter(is_text).map(|_| Place::Prompt),
+            Api::Chat => body.get("messages").map(|it| Place::Params { long: it.raw().len() >= SHORT_BYTES }),
+            Api::Generate | Api::Responses | Api::Messages => None,
+        };
+        place.filter(|_| !body.members().any(|(key, value)| needs_text(&key, &value)))
+    }
+}
+
+/// `edit` of a prefill leg whose engine is to tell the ids of its prompt.
+pub fn asking_for_prompt(edit: Edit) -> Edit {
+    edit.set("return_token_ids", Bytes::from_static(b"true"))
 }
 
 /// The number alone: ids are somebody's prompt.

@@ -6,11 +6,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fleet::{Fleet, Instance};
-use crate::kvhash::release::Release;
-
-/// First release whose chat endpoint was seen to take ids. Not all of its builds need to, which is
-/// why each engine is asked.
-const FIRST: Release = Release::new(0, 32, 0);
 
 /// States of a process; the bits above them count processes.
 const UNKNOWN: u64 = 0;
@@ -46,13 +41,12 @@ impl Instance {
         self.chat_ids.0.load(Ordering::Relaxed) % STATES == READS
     }
 
-    /// The process that is to be asked for it; `None` where that is known, or its release has no
-    /// such thing.
+    /// The process that is to be asked for it; `None` where that is known, or it is in doubt which
+    /// process it is.
     pub fn unasked_for_chat_ids(&self) -> Option<AskedProcess> {
         let state = self.chat_ids.0.load(Ordering::Relaxed);
         let is_due = state % STATES == UNKNOWN && !self.health().is_doubted() && !self.draining();
-        let release = self.release().filter(|_| is_due)?;
-        Release::parse(&release).is_some_and(|release| release >= FIRST).then_some(AskedProcess(state))
+        is_due.then_some(AskedProcess(state))
     }
 
     /// Notes what a process answered.
@@ -85,33 +79,17 @@ mod tests {
     use crate::endpoint::Endpoint;
     use crate::fleet::{FleetSettings, Role};
 
-    fn engine(release: Option<&str>) -> (Fleet, Arc<Instance>) {
+    fn engine() -> (Fleet, Arc<Instance>) {
         let fleet = Fleet::with(FleetSettings { probed: true, ..FleetSettings::default() });
         fleet.add(Role::Decode, Endpoint::new("e", 1));
         let instance = fleet.members(Role::Decode).last().cloned().unwrap();
-        fleet.record_release(&instance, release);
+        fleet.record_release(&instance, Some("0.32.0"));
         (fleet, instance)
     }
 
     #[test]
-    fn releases_that_may_read_ids_are_asked() {
-        for (release, is_asked) in [
-            (Some("0.32.0"), true),
-            (Some("0.33.0+cu130"), true),
-            (Some("0.31.2"), false),
-            (Some("0.32.0rc1"), false),
-            (Some("dev"), false),
-            (None, false),
-        ] {
-            let (_, engine) = engine(release);
-            assert_eq!(engine.unasked_for_chat_ids().is_some(), is_asked, "{release:?}");
-            assert!(!engine.reads_chat_ids());
-        }
-    }
-
-    #[test]
     fn answer_counts_until_the_process_may_be_another_one() {
-        let (fleet, engine) = engine(Some("0.32.0"));
+        let (fleet, engine) = engine();
         let asked = engine.unasked_for_chat_ids().unwrap();
         engine.record_chat_ids(asked, true);
         assert!(engine.reads_chat_ids() && engine.unasked_for_chat_ids().is_none());
@@ -127,17 +105,15 @@ mod tests {
 
     #[test]
     fn engine_of_a_new_release_is_asked_again() {
-        let (fleet, engine) = engine(Some("0.32.0"));
+        let (fleet, engine) = engine();
         engine.record_chat_ids(engine.unasked_for_chat_ids().unwrap(), true);
         fleet.record_release(&engine, Some("0.31.0"));
-        assert!(!engine.reads_chat_ids() && engine.unasked_for_chat_ids().is_none());
-        fleet.record_release(&engine, Some("0.33.0"));
-        assert!(engine.unasked_for_chat_ids().is_some());
+        assert!(!engine.reads_chat_ids() && engine.unasked_for_chat_ids().is_some());
     }
 
     #[test]
     fn engine_that_ignores_ids_is_left_alone() {
-        let (fleet, engine) = engine(Some("0.32.0"));
+        let (fleet, engine) = engine();
         engine.record_chat_ids(engine.unasked_for_chat_ids().unwrap(), true);
         fleet.ignores_chat_ids(&engine);
         assert!(!engine.reads_chat_ids() && engine.unasked_for_chat_ids().is_none());

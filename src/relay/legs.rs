@@ -181,6 +181,7 @@ impl Relay {
                     return Err(Failure::new(FailureKind::BadReply, true, detail));
                 }
                 self.check_computed(reservation.instance(), only_ids, &reply.said)?;
+                self.learn_ids(&ask, &reply.said);
                 Ok(LegReply::Served(reply))
             });
             let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());

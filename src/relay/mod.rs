@@ -255,7 +255,7 @@ impl Relay {
         found.iter().for_each(|found| self.names_hit(found));
         let asked = found.as_mut().and_then(|found| found.asked.take());
         let turn = tokens.and_then(|tokens| self.turn(&request, tokens));
-        let ids = prompt.as_ref().map(|prompt| self.ids_of(&request, prompt)).unwrap_or_default();
+        let ids = self.ids_of(&request, prompt.as_ref());
         (Ask { received: request, job, asked, turn, ids }, found)
     }
 

@@ -18,6 +18,8 @@ pub struct Settings {
     pub delay: Duration,
     /// The longest pause.
     pub delay_max: Duration,
+    /// True if engines are sent a prompt's tokens in place of its text.
+    pub send_ids: bool,
     /// True if streams that break are continued.
     pub resume: bool,
     /// Longest time that a pool that carries the KV may take to have a prompt before a decoder is

@@ -6,26 +6,40 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 
 use crate::codec::json::Edit;
-use crate::dialect::PrefillAnswer;
-use crate::dialect::token_ids::{PrefillWithIds, TokenIds};
-use crate::fleet::Instance;
+use crate::dialect::token_ids::{PrefillWithIds, TokenIds, asking_for_prompt};
+use crate::dialect::{Api, PrefillAnswer};
+use crate::fleet::{Instance, Role};
 use crate::prompt::Prompt;
 use crate::relay::Relay;
 use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::failure::{Failure, FailureKind};
 
-/// Prompts of more tokens are sent as text: the ids of a million take 7 MB beside the body, and an
-/// engine reads them about as slowly as it tokenises the text.
+/// Prompts of more tokens are sent as text. Ids save engines more the longer a prompt is, as far as
+/// that was measured (docs/pool-and-tokens.md); but those of a million take 7 MB beside the body.
 const MOST_IDS: usize = 1 << 20;
 
+/// Bytes of one id in a prefiller's answer, with its comma.
+const ID_BYTES: usize = 8;
+
 /// The ids of a request's prompt for its legs, until its answer has begun: a stream may last for
-/// long, and needs them no more.
+/// long, and needs them no more. Where there are none yet, its prefiller is asked for them.
 #[derive(Clone, Default)]
 pub struct SentIds(Option<Arc<ArcSwapOption<TokenIds>>>);
 
 impl SentIds {
-    fn of(ids: TokenIds) -> SentIds {
+    fn of(ids: Option<TokenIds>) -> SentIds {
         SentIds(Some(Arc::new(ArcSwapOption::from_pointee(ids))))
+    }
+
+    /// True if a prefiller is to tell the ids.
+    fn are_missing(&self) -> bool {
+        self.0.as_ref().is_some_and(|ids| ids.load().is_none())
+    }
+
+    fn learn(&self, told: Option<TokenIds>) {
+        if let Some(ids) = self.0.as_ref().filter(|ids| ids.load().is_none()) {
+            ids.store(told.map(Arc::new));
+        }
     }
 
     /// No leg is sent ids from now on.
@@ -58,21 +72,36 @@ pub(super) struct PrefillBody {
 }
 
 impl Relay {
-    /// The ids for the legs of a request with this prompt, if they are to be sent.
-    pub(super) fn ids_of(&self, request: &ReceivedRequest, prompt: &Prompt) -> SentIds {
-        let Some(prompts) = self.prompts.as_ref().filter(|prompts| prompts.sends_ids()) else {
+    /// The ids for the legs of a request with this prompt, if they are to be sent; `None` for a
+    /// prompt whose tokens are not known.
+    pub(super) fn ids_of(&self, request: &ReceivedRequest, prompt: Option<&Prompt>) -> SentIds {
+        if !self.settings.now().send_ids {
             return SentIds::default();
-        };
+        }
+        if let Some(known) = prompt.and_then(|prompt| self.known_ids(request, prompt)) {
+            return SentIds::of(Some(known));
+        }
+        let room_bytes = self.settings.now().prefill_reply_bytes / 2;
+        let most_ids = MOST_IDS.min(room_bytes / ID_BYTES) as u64;
+        let is_askable = request.shape.prompt_tokens <= most_ids
+            && request.shape.bypass.is_none()
+            && TokenIds::may_be_told(request.api, &request.body);
+        if is_askable { SentIds::of(None) } else { SentIds::default() }
+    }
+
+    fn known_ids(&self, request: &ReceivedRequest, prompt: &Prompt) -> Option<TokenIds> {
         let (model, count) = (request.shape.model.as_deref(), prompt.tokens.len());
-        let fits = count <= MOST_IDS && prompts.may_send_ids(model, count);
-        let ids = || TokenIds::of(request.api, &request.body, &prompt.tokens);
-        fits.then(ids).flatten().map(SentIds::of).unwrap_or_default()
+        let fits = count <= MOST_IDS && self.prompts.as_ref()?.may_send_ids(model, count);
+        fits.then(|| TokenIds::of(request.api, &request.body, &prompt.tokens)).flatten()
     }
 
     /// `edit` of a prefill leg on `instance`, with ids if it takes them.
     pub(super) fn prefill_with_ids(&self, ask: &Ask, instance: &Instance, edit: Edit) -> PrefillBody {
         let dialect = self.speech.now().dialect;
         match ask.ids.for_engine(instance).filter(|_| dialect.takes_token_ids()) {
+            None if self.asks_for_prompt(ask) => {
+                PrefillBody { edit: asking_for_prompt(edit), only_ids: None }
+            }
             None => PrefillBody { edit, only_ids: None },
             Some(ids) if !dialect.decodes_after_prefill() => {
                 PrefillBody { edit: ids.in_decode(edit), only_ids: None }
@@ -81,6 +110,24 @@ impl Relay {
                 let PrefillWithIds { edit, lacks_text } = ids.in_prefill(edit);
                 PrefillBody { edit, only_ids: lacks_text.then_some(ids) }
             }
+        }
+    }
+
+    /// True if a prefiller is to tell the ids of its prompt, since a decoder would take them.
+    fn asks_for_prompt(&self, ask: &Ask) -> bool {
+        let dialect = self.speech.now().dialect;
+        let is_taken = || {
+            let decoders = self.fleet.members(Role::Decode);
+            ask.api != Api::Chat || decoders.iter().any(|decoder| decoder.reads_chat_ids())
+        };
+        let is_in_time = dialect.takes_token_ids() && dialect.decodes_after_prefill();
+        ask.ids.are_missing() && is_in_time && is_taken()
+    }
+
+    /// Keeps the ids that a prefiller told for its decoder, if it was asked for them.
+    pub(super) fn learn_ids(&self, ask: &Ask, said: &PrefillAnswer) {
+        if ask.ids.are_missing() {
+            ask.ids.learn(TokenIds::told(ask.api, &ask.body, said));
         }
     }
 
@@ -98,7 +145,8 @@ impl Relay {
         let Some(ids) = only_ids.filter(|ids| !ids.is_count(said.usage().prompt)) else { return Ok(()) };
         self.fleet.ignores_chat_ids(prefiller);
         let counted = said.usage().prompt.unwrap_or(0);
-        let detail = format!("it was sent {} token ids and computed {counted} tokens", ids.count());
+        let sent = ids.count().unwrap_or(0);
+        let detail = format!("it was sent {sent} token ids and computed {counted} tokens");
         Err(Failure::new(FailureKind::BadReply, true, detail))
     }
 

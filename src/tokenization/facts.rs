@@ -118,6 +118,15 @@ pub struct FactsError {
 /// Newest release that was compared with.
 const NEWEST: Release = Release::new(0, 33, 0);
 
+/// First release whose chat endpoint was seen to take token ids.
+const FIRST_WITH_CHAT_IDS: Release = Release::new(0, 32, 0);
+
+/// True if the chat endpoint of this version may take token ids in place of messages. Not all of
+/// its builds need to, so that engines have to be asked.
+pub fn may_take_chat_ids(version: &str) -> bool {
+    Release::parse(version).is_some_and(|release| release >= FIRST_WITH_CHAT_IDS)
+}
+
 /// Rules of a release. A version between releases that were compared with, or a name of somebody's
 /// own, may have been changed in any way. A build of a release (`0.32.0+cu130`) is that release,
 /// and so are its patches.
@@ -238,6 +247,16 @@ mod tests {
             ("", Rules::EVERY_RELEASE),
         ] {
             assert_eq!(rules_of(version), EngineRules::Known(rules), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn releases_that_may_take_chat_ids_are_told_by_their_number() {
+        for version in ["0.32.0", "0.33.0+cu130", "0.34.0rc1", "1.0.0"] {
+            assert!(may_take_chat_ids(version), "{version}");
+        }
+        for version in ["0.31.2", "0.32.0rc1", "0.8.5", "dev", ""] {
+            assert!(!may_take_chat_ids(version), "{version}");
         }
     }
 

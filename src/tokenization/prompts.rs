@@ -57,8 +57,6 @@ pub struct Prompts {
     efforts: Arc<EffortMap>,
     /// The engines' offset from UTC, in seconds.
     utc_offset_s: Option<i32>,
-    /// Engines are sent tokens in place of texts.
-    sends_ids: bool,
     /// The engines' models that are no adapters.
     base_models: ArcSwap<BaseModels>,
     /// So many dear bodies at once: one per core.
@@ -109,7 +107,6 @@ impl Prompts {
             rules: SharedRules::new(Rules::ANY_EDITION),
             efforts: Arc::default(),
             utc_offset_s,
-            sends_ids: false,
             base_models: ArcSwap::default(),
             aside: Arc::new(Semaphore::new(cores)),
         }
@@ -120,18 +117,6 @@ impl Prompts {
     pub fn with_efforts(mut self, efforts: EffortMap) -> Self {
         self.efforts = Arc::new(efforts);
         self
-    }
-
-    /// With `prompt.send_ids`: engines are sent tokens in place of texts.
-    #[must_use]
-    pub fn sending_ids(mut self, sends_ids: bool) -> Self {
-        self.sends_ids = sends_ids;
-        self
-    }
-
-    /// True if engines are sent tokens in place of texts.
-    pub fn sends_ids(&self) -> bool {
-        self.sends_ids
     }
 
     /// Sets the engines' models that are no adapters.

@@ -160,3 +160,80 @@ async fn prefiller_that_computes_something_else_is_not_believed() {
     assert_eq!(legs.iter().map(|body| ids(body).is_some()).collect::<Vec<_>>(), [true, false]);
     stage.end().await;
 }
+
+#[tokio::test]
+async fn decoders_get_the_ids_that_their_prefiller_made_where_nobody_else_knows_them() {
+    let untold = |send_ids| {
+        let mut script = script(send_ids, fast());
+        script.config.prompt.tokens = Tokens::Off;
+        script
+    };
+    let (plain, stage) = (Stage::set(untold(false)).await, Stage::set(untold(true)).await);
+    let prompt = "a prompt of some blocks ".repeat(300);
+    for stream in [false, true] {
+        let completion =
+            json!({"model": "sim", "prompt": prompt, "max_tokens": 12, "stream": stream}).to_string();
+        let answer = words(&stage, COMPLETIONS, &completion).await;
+        assert_eq!(answer, words(&plain, COMPLETIONS, &completion).await);
+        let body = chat(900, stream);
+        let decode = eventually("the decoder has ids", async || {
+            stage.forget();
+            words(&stage, CHAT, &body).await;
+            legs(&stage.decoders[0], CHAT).pop().filter(|body| ids(body).is_some())
+        })
+        .await;
+        let prefill = legs(&stage.prefillers[0], CHAT).pop().unwrap();
+        assert!(ids(&prefill).is_none() && prefill["return_token_ids"] == json!(true), "{prefill}");
+        assert_eq!((&decode["messages"], decode.get("return_token_ids")), (&prefill["messages"], None));
+        assert_eq!(words(&stage, CHAT, &body).await, words(&plain, CHAT, &body).await);
+    }
+    let prefill = legs(&plain.prefillers[0], COMPLETIONS).pop().unwrap();
+    assert!(prefill["prompt"].is_string() && prefill.get("return_token_ids").is_none());
+    words(&stage, COMPLETIONS, &completion(false)).await;
+    let decode = legs(&stage.decoders[0], COMPLETIONS).pop().unwrap();
+    assert!(decode["prompt"].is_string(), "so short a prompt is not worth it");
+    stage.assert_nothing_left("as tokens").await;
+    plain.end().await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn failing_engines_and_broken_streams_are_invisible_with_ids_too() {
+    for tokens in [Tokens::Engine, Tokens::Off] {
+        // A decoder that fails with a hand-off leaves it to its lease.
+        let mut script = script(true, EngineSpec { lease_ms: 1_500, ..fast() });
+        script.config.engine.lease_ms = 1_500;
+        script.config.prompt.tokens = tokens;
+        (script.prefillers, script.decoders) = (2, 2);
+        script.config.retry.resume = true;
+        script.config.health.rest_ms = 1;
+        let stage = Stage::set(script).await;
+        let bodies = [(CHAT, chat(900, true)), (COMPLETIONS, completion(true))];
+        eventually("decoders have ids", async || {
+            stage.forget();
+            words(&stage, CHAT, &bodies[0].1).await;
+            stage.decoders.iter().flat_map(|decoder| legs(decoder, CHAT)).any(|body| ids(&body).is_some())
+        })
+        .await;
+        for (path, body) in &bodies {
+            let expect = words(&stage, path, body).await;
+            for fault in [
+                FaultKind::ResetBeforeHead,
+                FaultKind::Status(500, None),
+                FaultKind::Status(503, None),
+                FaultKind::EndAfterEvents(5),
+            ] {
+                for engines in [&stage.prefillers, &stage.decoders] {
+                    let when = format!("{tokens:?} {path} {fault:?}");
+                    assert!(engines[0].inject(Fault::once(fault.clone()).on_path(path)));
+                    for _ in 0..3 {
+                        assert_eq!(words(&stage, path, body).await, expect, "{when}");
+                    }
+                    stage.heal();
+                }
+            }
+        }
+        stage.assert_nothing_left("after faults").await;
+        stage.end().await;
+    }
+}

@@ -120,3 +120,49 @@ fn bodies_without_a_text_of_their_own_have_no_ids() {
     let body = scan(r#"{"prompt":"a"}"#);
     assert!(TokenIds::of(Api::Completions, &body, &Arc::from([])).is_none());
 }
+
+fn answer(api: Api, text: &'static str) -> PrefillAnswer {
+    Dialect::KvTransfer
+        .read_prefill(api, Bytes::from_static(text.as_bytes()), &Transfer::default())
+        .unwrap()
+        .said
+}
+
+#[test]
+fn ids_that_a_prefiller_told_go_to_its_decoder_alone() {
+    let long = "x".repeat(SHORT_BYTES);
+    let chat = scan(&format!(r#"{{"messages":[{{"role":"user","content":"{long}"}}]}}"#));
+    let completion = scan(&format!(r#"{{"prompt":"{long}"}}"#));
+    let of_chat = answer(Api::Chat, r#"{"choices":[{}],"prompt_token_ids":[4, 5]}"#);
+    let of_completion = answer(Api::Completions, r#"{"choices":[{"prompt_token_ids":[4,5]}]}"#);
+    for (api, body, answer) in [(Api::Chat, &chat, of_chat), (Api::Completions, &completion, of_completion)] {
+        assert!(TokenIds::may_be_told(api, body));
+        let told = TokenIds::told(api, body, &answer).unwrap();
+        let decode = sent(body, &told.in_decode(decode_edit(None)));
+        let ids = if api == Api::Chat { r#""prompt_token_ids":[4, 5]"# } else { r#""prompt":[4,5]"# };
+        assert!(decode.contains(ids), "{decode}");
+        let before = sent(body, &prefill_edit(api, body));
+        assert_eq!(sent(body, &told.in_prefill(prefill_edit(api, body)).edit), before);
+        assert!(told.count().is_none() && !told.is_count(Some(2)));
+        assert!(
+            sent(body, &asking_for_prompt(prefill_edit(api, body))).contains(r#""return_token_ids":true"#)
+        );
+    }
+    for text in [
+        r#"{"choices":[{}]}"#,
+        r#"{"choices":[],"prompt_token_ids":null}"#,
+        r#"{"choices":[],"prompt_token_ids":[]}"#,
+    ] {
+        assert!(TokenIds::told(Api::Chat, &chat, &answer(Api::Chat, text)).is_none(), "{text}");
+    }
+}
+
+#[test]
+fn prefillers_are_not_asked_for_short_prompts_or_media() {
+    assert!(!TokenIds::may_be_told(Api::Chat, &scan(r#"{"messages":[{"role":"user","content":"a"}]}"#)));
+    let image = "x".repeat(SHORT_BYTES);
+    let part = format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{image}"}}}}"#);
+    let body = scan(&format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#));
+    assert!(!TokenIds::may_be_told(Api::Chat, &body));
+    assert!(TokenIds::told(Api::Chat, &body, &answer(Api::Chat, r#"{"prompt_token_ids":[1]}"#)).is_none());
+}

@@ -83,7 +83,9 @@ def main():
     ap.add_argument("--inter", type=int, default=256)
     ap.add_argument("--vocab", type=int, default=2048)
     ap.add_argument("--max-len", type=int, default=8192)
+    ap.add_argument("--special", default="", help="more special tokens, with commas, as parsers of reasoning and tools want them")
     a = ap.parse_args()
+    SPECIAL.extend(filter(None, a.special.split(",")))
     os.makedirs(a.out, exist_ok=True)
 
     tok = train_tokenizer(a.vocab)
