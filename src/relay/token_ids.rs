@@ -97,6 +97,9 @@ impl Relay {
 
     /// `edit` of a prefill leg on `instance`, with ids if it takes them.
     pub(super) fn prefill_with_ids(&self, ask: &Ask, instance: &Instance, edit: Edit) -> PrefillBody {
+        if ask.ids.0.is_none() {
+            return PrefillBody { edit, only_ids: None };
+        }
         let dialect = self.speech.now().dialect;
         match ask.ids.for_engine(instance).filter(|_| dialect.takes_token_ids()) {
             None if self.asks_for_prompt(ask) => {

@@ -10,9 +10,9 @@ rig=$PWD/tests/real/rigs/vllm
 export MAX_LEN=${MAX_LEN:-131072} KV_CACHE_BLOCKS=${KV_CACHE_BLOCKS:-9000} HASHSEED=0
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-long=$RIG/tiny-long
-[ -d "$long" ] || "$VENV/bin/python" "$rig/make_model.py" --out "$long" --max-len "$MAX_LEN"
-export MODEL_DIR=$long
+export MODEL_DIR=$RIG/tiny-long
+# Parsers of reasoning and tools want their marks to be tokens.
+[ -d "$MODEL_DIR" ] || "$VENV/bin/python" "$rig/make_model.py" --out "$MODEL_DIR" --max-len "$MAX_LEN" --special "<think>,</think>,<tool_call>,</tool_call>"
 program=${PD_PROXY:-target/debug/pd-proxy}
 [ -n "${PD_PROXY:-}" ] || cargo build --locked
 port=${PORT:-9000}
