@@ -11,7 +11,7 @@
 //! Tokens that nobody knows before are told by the prefiller (`return_token_ids`), and the decoder
 //! gets those: it would make the same, for the KV that it fetches is of them.
 //!
-//! A prefill leg answers nobody, so that long messages can be left out of it ([`STAND_IN`]). An
+//! A prefill leg answers nobody, so that long messages can be left out of it (`STAND_IN`). An
 //! engine that ignores the ids would compute another prompt then, which the count of its answer
 //! tells ([`TokenIds::is_count`]).
 
