@@ -75,7 +75,8 @@ fn parameters_that_have_ids_or_cannot_be_read_stay_as_they_are() {
     let long = "x".repeat(SHORT_BYTES);
     let body = scan(&format!(r#"{{"messages":[{{"role":"user","content":"{long}"}}]}}"#));
     let ids = ids(Api::Chat, &body).unwrap();
-    for params in [r#"{"prompt_token_ids":[1]}"#, r#"{"a":1,"prompt_token_ids":null}"#, "[1]"] {
+    for params in [r#"{"choices":[{}],"prompt_token_ids":[1]}"#, r#"{"a":1,"prompt_token_ids":null}"#, "[1]"]
+    {
         let edit = || decode_edit(Some(&Bytes::copy_from_slice(params.as_bytes())));
         let before = sent(&body, &edit());
         assert_eq!(sent(&body, &ids.in_decode(edit())), before);
@@ -150,8 +151,8 @@ fn ids_that_a_prefiller_told_go_to_its_decoder_alone() {
     }
     for text in [
         r#"{"choices":[{}]}"#,
-        r#"{"choices":[],"prompt_token_ids":null}"#,
-        r#"{"choices":[],"prompt_token_ids":[]}"#,
+        r#"{"choices":[{}],"prompt_token_ids":null}"#,
+        r#"{"choices":[{}],"prompt_token_ids":[]}"#,
     ] {
         assert!(TokenIds::told(Api::Chat, &chat, &answer(Api::Chat, text)).is_none(), "{text}");
     }
@@ -164,5 +165,8 @@ fn prefillers_are_not_asked_for_short_prompts_or_media() {
     let part = format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{image}"}}}}"#);
     let body = scan(&format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#));
     assert!(!TokenIds::may_be_told(Api::Chat, &body));
-    assert!(TokenIds::told(Api::Chat, &body, &answer(Api::Chat, r#"{"prompt_token_ids":[1]}"#)).is_none());
+    assert!(
+        TokenIds::told(Api::Chat, &body, &answer(Api::Chat, r#"{"choices":[{}],"prompt_token_ids":[1]}"#))
+            .is_none()
+    );
 }
