@@ -97,14 +97,15 @@ impl Api {
         }
     }
 
-    /// True if an object has the member that each whole answer of the API has.
+    /// True if an object has the member that each whole answer of the API has. A response in the
+    /// background may have its id alone.
     pub fn is_answer(self, object: &Object) -> bool {
         let is_list = |key| object.get(key).is_some_and(|value| value.is_array());
         match self {
             Api::Chat | Api::Completions | Api::Generate => {
                 object.get("choices").is_some_and(|choices| choices.first_element().is_some())
             }
-            Api::Responses => is_list("output"),
+            Api::Responses => is_list("output") || object.contains("id"),
             Api::Messages => is_list("content"),
         }
     }

@@ -151,7 +151,7 @@ async fn prefiller_that_computes_something_else_is_not_believed() {
     stage.forget();
     // What a process of an older release makes of the stand-in.
     let answer =
-        json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}});
+        json!({"choices": [{}], "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}});
     let mut fault = Fault::once(FaultKind::Status(200, Some(answer.to_string().into())));
     fault.on.contains = Some("\"content\":\".\"".to_owned());
     assert!(stage.prefillers[0].inject(fault));
