@@ -124,8 +124,8 @@ pub enum BadReply {
     ErrorObject,
 }
 
-/// Reads the object that a prefiller's 200 is. One that reports a failure is an error, and so is one
-/// that neither answers nor says anything of a hand-off.
+/// Reads the object that a prefiller's 200 is. One that reports a failure is an error, and so is
+/// one that neither answers nor says anything of a hand-off.
 pub(super) fn prefill_answer(api: Api, reply: Bytes) -> Result<Object, BadReply> {
     let reply = answer(api, reply)?;
     if !reply.contains(PARAMS) && !api.is_answer(&reply) {

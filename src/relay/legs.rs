@@ -300,7 +300,6 @@ impl Relay {
                 (head, begun)
             }
             Ok((head, begun @ Begun::Stream(_))) if reservation.instance().health().breaks_streams() => {
-                // It is no success before its end.
                 self.handoff_served(reservation.instance(), &origin);
                 (head, begun)
             }
@@ -413,11 +412,10 @@ fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect:
     }
 }
 
-/// The engines that an answer depends on.
+/// The decoder of an answer, and the prefiller whose KV it was to read.
 #[derive(Clone, Copy)]
 struct Answering<'a> {
     decoder: &'a Arc<Instance>,
-    /// The prefiller whose KV the decoder was to read.
     producer: Option<&'a Arc<Instance>>,
 }
 

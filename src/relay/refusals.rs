@@ -98,8 +98,8 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Passes a refusal on if it is about the request, with the headers that may go out. `producer`: the
-/// prefiller whose KV the engine was to read; it may be that which is refused.
+/// Passes a refusal on if it is about the request, with the headers that may go out. `producer`:
+/// the prefiller whose KV the engine was to read; it may be that which is refused.
 ///
 /// # Errors
 /// A failure that holds the refusal, if it may be the engine's own trouble.
