@@ -79,7 +79,7 @@ pub fn of_event(api: Api, event: &sse::Frame<'_>) -> Option<Report> {
         None if named => fault_of(&object),
         None => return None,
     };
-    let status = (fault == Fault::Request).then(|| request_status(&object));
+    let status = (fault == Fault::Request).then(|| LateRefusal::of(&object).status);
     Some(Report { fault, status, at, raises: raises(api, name, &object) })
 }
 
@@ -97,24 +97,26 @@ pub struct LateRefusal {
     pub body: Bytes,
 }
 
-/// The refusal that the first of these events reports which `precedes` does not pass over; `None`
-/// if that one is anything else than an error of the request.
-pub fn refusal_in(
-    api: Api,
-    events: &[u8],
-    precedes: impl Fn(&sse::Frame<'_>) -> bool,
-) -> Option<LateRefusal> {
-    let event = sse::frames(events).filter(sse::Frame::has_data).find(|event| !precedes(event))?;
-    of_event(api, &event).filter(|report| report.fault == Fault::Request)?;
-    let data = Object::scan(Bytes::from(event.data().into_owned()), ScanLimits::default()).ok()?;
-    let response = data.get("response").filter(|_| given(&data, "error").is_none());
-    let failed = response.and_then(|response| response.object().ok());
-    let Some(error) = failed.as_ref().and_then(|response| given(response, "error")) else {
-        return Some(LateRefusal { status: request_status(&data), body: data.bytes().clone() });
-    };
-    let body = [b"{\"error\":", error.raw(), b"}"].concat();
-    let status = failed.as_ref().map_or(400, request_status);
-    Some(LateRefusal { status, body: body.into() })
+impl LateRefusal {
+    /// The refusal in an object that blames the request: a whole answer, or the data of an event.
+    pub fn of(object: &Object) -> LateRefusal {
+        let response = object.get("response").filter(|_| given(object, "error").is_none());
+        let response = response.and_then(|response| response.object().ok());
+        match response.as_ref().and_then(|response| given(response, "error")) {
+            // Clients look for the error at the top.
+            Some(error) => LateRefusal {
+                status: response.as_ref().map_or(400, request_status),
+                body: [b"{\"error\":", error.raw(), b"}"].concat().into(),
+            },
+            None => LateRefusal { status: request_status(object), body: object.bytes().clone() },
+        }
+    }
+
+    /// The same of an event that blames the request; `None` if its data is no JSON object.
+    pub fn of_event(event: &sse::Frame<'_>) -> Option<LateRefusal> {
+        let data = Bytes::copy_from_slice(&event.data());
+        Object::scan(data, ScanLimits::default()).ok().map(|object| LateRefusal::of(&object))
+    }
 }
 
 /// The fault of a failure that a whole answer, or the data of an event, reports; `None` if it
@@ -175,7 +177,7 @@ fn fault_of(error: &Object) -> Fault {
 }
 
 /// The HTTP status that an error which blames the request would have had.
-pub fn request_status(object: &Object) -> u16 {
+fn request_status(object: &Object) -> u16 {
     status_of(object).unwrap_or(400)
 }
 
@@ -332,8 +334,10 @@ mod tests {
     #[test]
     fn a_stream_that_begins_with_an_error_of_the_request_is_a_refusal() {
         let refusal = |api, events: &str, skip: usize| {
-            let first = sse::frames(events.as_bytes()).nth(skip).map(|event| event.range().start);
-            let found = refusal_in(api, events.as_bytes(), |event| Some(event.range().start) < first)?;
+            let event = sse::frames(events.as_bytes()).filter(sse::Frame::has_data).nth(skip)?;
+            let report = of_event(api, &event).filter(|report| report.fault == Fault::Request)?;
+            let found = LateRefusal::of_event(&event)?;
+            assert_eq!(report.status, Some(found.status));
             Some((found.status, String::from_utf8(found.body.to_vec()).unwrap()))
         };
         let error = r#"{"error":{"message":"m","type":"NotFoundError","code":404}}"#;

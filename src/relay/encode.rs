@@ -154,7 +154,7 @@ impl Relay {
                     .await?;
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
-                    return refusals::judge(reservation.instance(), None, response)
+                    return refusals::judge(refusals::AnswerSource::alone(reservation.instance()), response)
                         .map(|refusal| ItemEnd::Refused(Box::new(refusal)));
                 }
                 let mut encoded = Encoded::default();

@@ -156,17 +156,9 @@ impl Failure {
 
     /// Outcome of the leg for the instance's health.
     pub(super) fn outcome(&self) -> Outcome {
-        match self.why {
-            // It had no room left.
-            FailureKind::Busy(_) => Outcome::Busy(self.spare),
-            FailureKind::AbortSign => Outcome::Busy(None),
-            FailureKind::Refused(_) => Outcome::Refused,
-            FailureKind::Stuck => Outcome::Stuck,
-            FailureKind::Connect => Outcome::Unreachable,
-            // It is there, and has told its release.
-            FailureKind::OtherRelease => Outcome::Declined,
-            FailureKind::TooLarge(_) => Outcome::Served,
-            _ => Outcome::Failed,
+        match self.why.outcome() {
+            Outcome::Busy(_) => Outcome::Busy(self.spare),
+            other => other,
         }
     }
 
@@ -207,6 +199,21 @@ impl Failure {
 }
 
 impl FailureKind {
+    /// Outcome of such a leg for the instance's health.
+    pub(super) fn outcome(self) -> Outcome {
+        match self {
+            // It had no room left.
+            FailureKind::Busy(_) | FailureKind::AbortSign => Outcome::Busy(None),
+            FailureKind::Refused(_) => Outcome::Refused,
+            FailureKind::Stuck => Outcome::Stuck,
+            FailureKind::Connect => Outcome::Unreachable,
+            // It is there, and has told its release.
+            FailureKind::OtherRelease => Outcome::Declined,
+            FailureKind::TooLarge(_) => Outcome::Served,
+            _ => Outcome::Failed,
+        }
+    }
+
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -4,14 +4,13 @@
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use http::StatusCode;
 use http_body_util::BodyExt;
 use memchr::memmem::Finder;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
-use crate::dialect::fault::{self, Fault};
+use crate::dialect::fault::{self, Fault, LateRefusal, Report};
 use crate::dialect::finish::names_a_reason;
 use crate::dialect::resume::only_names_the_role;
 use crate::relay::ask::Ask;
@@ -22,13 +21,12 @@ use crate::upstream::Reply;
 /// `message_start`). Each may repeat the request's tools, and be as large as an event may be.
 const ANNOUNCEMENTS: usize = 3;
 
-/// The beginning of a stream.
-pub(super) enum Beginning {
+/// The first event of a stream that is not passed over.
+pub(super) enum FirstEvent {
     /// The answer itself begins.
     Answer(Opened),
-    /// An error that blames the request, with the status that it should have had. Nothing of an
-    /// answer came before it.
-    Refusal(StatusCode, Bytes),
+    /// It reports an error that blames the request.
+    Refusal(LateRefusal),
 }
 
 /// A stream, up to and including its first event.
@@ -46,7 +44,7 @@ pub(super) struct Opened {
 /// # Errors
 /// A failure, if the stream breaks, ends or reports a failure of its engine before it has anything
 /// of an answer, or if a flood of comments, roles or empty events comes before that.
-pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Beginning, Failure> {
+pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<FirstEvent, Failure> {
     let broken = |detail: String| Failure::new(FailureKind::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
@@ -71,12 +69,10 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
             return Err(Failure::new(FailureKind::BadReply, true, detail));
         }
     }
-    if let Some(refusal) = fault::refusal_in(ask.api, &first, |event| precedes_text(ask.api, event)) {
-        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
-        return Ok(Beginning::Refusal(status, refusal.body));
-    }
-    if failed_at_once(ask.api, &first) {
-        return Err(broken("the stream began with an error of the engine".into()));
+    if let Some((event, report)) = reported_at_once(ask.api, &first) {
+        let refusal = (report.fault == Fault::Request).then(|| LateRefusal::of_event(&event)).flatten();
+        let failed = || broken("the stream began with an error of the engine".into());
+        return refusal.map(FirstEvent::Refusal).ok_or_else(failed);
     }
     if !begins_with_an_answer(&first) {
         return Err(Failure::new(FailureKind::BadReply, true, "the stream's first event is no JSON object"));
@@ -88,7 +84,7 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
         let detail = "the stream ended without anything of the answer, and without a reason";
         return Err(Failure::new(FailureKind::BadReply, true, detail));
     }
-    Ok(Beginning::Answer(Opened { first: first.freeze(), framer, rest: body }))
+    Ok(FirstEvent::Answer(Opened { first: first.freeze(), framer, rest: body }))
 }
 
 /// True if some of these whole events is of the answer itself.
@@ -138,19 +134,9 @@ fn ends_at_once(api: Api, framer: &Framer, first: &[u8]) -> bool {
     if !has_reasons || !framer.ended() || names_a_reason(first) || fault::in_events(api, first).is_some() {
         return false;
     }
-    let is_empty = |event: &sse::Frame<'_>| {
-        let data = event.data();
-        precedes_text(api, event) || data.trim_ascii() == b"[DONE]" || has_no_choice(&data)
-    };
+    let is_empty =
+        |event: &sse::Frame<'_>| precedes_text(api, event) || event.data().trim_ascii() == b"[DONE]";
     sse::frames(first).filter(sse::Frame::has_data).all(|event| is_empty(&event))
-}
-
-/// True if an event has no choice, as that with a stream's usage.
-fn has_no_choice(data: &[u8]) -> bool {
-    let event = Object::scan(Bytes::copy_from_slice(data), ScanLimits::default()).ok();
-    event.is_some_and(|event| {
-        event.get("choices").is_some_and(|choices| choices.array_len_capped(1) == Some(0))
-    })
 }
 
 /// True if a stream's first event can be one of an answer. An end without anything before it is
@@ -160,18 +146,21 @@ fn begins_with_an_answer(first: &[u8]) -> bool {
     event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
-/// True if a stream's first event of an answer says that the engine itself failed; the client need
+/// The failure that a stream reports before anything of an answer, and its event; the client need
 /// not see that.
-fn failed_at_once(api: Api, first: &[u8]) -> bool {
+fn reported_at_once(api: Api, first: &[u8]) -> Option<(sse::Frame<'_>, Report)> {
     let mut events = sse::frames(first).filter(sse::Frame::has_data);
-    let begins = events.find(|event| !precedes_text(api, event));
-    let report = begins.and_then(|event| fault::of_event(api, &event));
-    report.is_some_and(|report| report.fault == Fault::Engine)
+    let begins = events.find(|event| !precedes_text(api, event))?;
+    fault::of_event(api, &begins).map(|report| (begins, report))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn failed_at_once(api: Api, first: &[u8]) -> bool {
+        reported_at_once(api, first).is_some_and(|(_, report)| report.fault == Fault::Engine)
+    }
 
     #[test]
     fn only_a_failed_engine_is_kept_from_the_client() {

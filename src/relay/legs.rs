@@ -19,11 +19,11 @@ use crate::relay::answer::{Answer, AnswerBody, Whole, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
 use crate::relay::failure::{Failure, FailureKind, Large};
-use crate::relay::first_event::{self, Beginning, Opened};
+use crate::relay::first_event::{self, FirstEvent, Opened};
 use crate::relay::origin::{self, Origin, PrefillPartners};
 use crate::relay::prefill_report::PrefillReport;
 use crate::relay::progress::Waiting;
-use crate::relay::refusals::{self, LegReply};
+use crate::relay::refusals::{self, AnswerSource, LegReply};
 use crate::relay::release::HandoffGuard;
 use crate::relay::response_owners;
 use crate::relay::resume::Follower;
@@ -172,7 +172,8 @@ impl Relay {
                 let limit = SizeLimit { bytes: settings.prefill_reply_bytes, exceeded: Large::PrefillReply };
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
-                    return refusals::judge(reservation.instance(), None, response).map(LegReply::Refused);
+                    let from = AnswerSource::alone(reservation.instance());
+                    return refusals::judge(from, response).map(LegReply::Refused);
                 }
                 let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
                 let reply = reply.map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))?;
@@ -286,7 +287,7 @@ impl Relay {
                 let response = self
                     .exchange(&ask, LegTarget { reservation: &reservation, span: &mut span }, &edit, &written)
                     .await?;
-                let from = Answering { decoder: reservation.instance(), producer: origin.get() };
+                let from = AnswerSource { engine: reservation.instance(), producer: origin.get() };
                 begin(response, &ask, from, &settings).await
             });
             // The request's own limit runs beside it.
@@ -412,13 +413,6 @@ fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect:
     }
 }
 
-/// The decoder of an answer, and the prefiller whose KV it was to read.
-#[derive(Clone, Copy)]
-struct Answering<'a> {
-    decoder: &'a Arc<Instance>,
-    producer: Option<&'a Arc<Instance>>,
-}
-
 /// The part of a decoder's answer that is here.
 enum Begun {
     /// A refusal with 4xx; `accepted` if it came under a 200.
@@ -434,26 +428,26 @@ enum Begun {
 async fn begin(
     response: Response<Reply>,
     ask: &Ask,
-    from: Answering<'_>,
+    from: AnswerSource<'_>,
     settings: &Settings,
 ) -> Result<(http::response::Parts, Begun), Failure> {
     if response.status().is_success() && is_event_stream(response.headers()) {
         let (mut head, body) = response.into_parts();
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
         return match first_event::event(body, ask, frame_bytes).await? {
-            Beginning::Answer(opened) => {
+            FirstEvent::Answer(opened) => {
                 strip_hop_by_hop(&mut head.headers);
                 Ok((head, Begun::Stream(opened)))
             }
-            Beginning::Refusal(status, body) => {
+            FirstEvent::Refusal(refusal) => {
                 head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                refused_late(from, head, status, body)
+                refusals::judge_late(from, head, refusal).map(|answer| refused(answer, true))
             }
         };
     }
     let answer = whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
     if !answer.status().is_success() {
-        return refused(from, answer);
+        return refusals::judge(from, answer).map(|answer| refused(answer, false));
     }
     let (mut head, body) = answer.into_parts();
     // A response in the background may be answered at once and whole, streamed or not.
@@ -466,7 +460,9 @@ async fn begin(
     }
     let answer = match read(ask.api, body)? {
         Reading::Answer(answer) => answer,
-        Reading::Refusal(status, body) => return refused_late(from, head, status, body),
+        Reading::Refusal(refusal) => {
+            return refusals::judge_late(from, head, refusal).map(|answer| refused(answer, true));
+        }
     };
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
@@ -475,26 +471,8 @@ async fn begin(
     Ok((head, Begun::Answer(answer)))
 }
 
-/// A decoder's refusal, if it is about the request.
-fn refused(from: Answering<'_>, answer: Response<Bytes>) -> Result<(http::response::Parts, Begun), Failure> {
-    let (head, body) = refusals::judge(from.decoder, from.producer, answer)?.into_parts();
-    Ok((head, Begun::Refusal { body, accepted: false }))
-}
-
-/// The same of a refusal that came under a 200 and should have had this status.
-fn refused_late(
-    from: Answering<'_>,
-    mut head: http::response::Parts,
-    status: StatusCode,
-    body: Bytes,
-) -> Result<(http::response::Parts, Begun), Failure> {
-    from.decoder.meter().refused(status.as_u16());
-    if refusals::is_busy(status) {
-        let detail = format!("status {} under a 200", status.as_u16());
-        return Err(Failure { accepted: true, ..Failure::new(FailureKind::Busy(status), true, detail) });
-    }
-    head.status = status;
-    let answer = refusals::judge(from.decoder, from.producer, Response::from_parts(head, body));
-    let (head, body) = answer.map_err(|failure| Failure { accepted: true, ..failure })?.into_parts();
-    Ok((head, Begun::Refusal { body, accepted: true }))
+/// A decoder's refusal, which stands; `accepted` if it came under a 200.
+fn refused(answer: Response<Bytes>, accepted: bool) -> (http::response::Parts, Begun) {
+    let (head, body) = answer.into_parts();
+    (head, Begun::Refusal { body, accepted })
 }

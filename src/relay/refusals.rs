@@ -21,6 +21,7 @@ use http::{HeaderMap, Response, StatusCode, header};
 use smallvec::SmallVec;
 
 use crate::dialect::Dialect;
+use crate::dialect::fault::LateRefusal;
 use crate::error::Error;
 use crate::fleet::health::key::is_of_the_key;
 use crate::fleet::{FailedHandoff, Instance, Outcome, Role, Verdict};
@@ -37,6 +38,22 @@ pub struct EngineRefusal {
     pub producer: Option<Arc<Instance>>,
     /// Its answer to the client.
     pub answer: Response<Bytes>,
+}
+
+/// The engines that an answer depends on.
+#[derive(Clone, Copy)]
+pub(super) struct AnswerSource<'a> {
+    /// The engine that answered.
+    pub(super) engine: &'a Arc<Instance>,
+    /// The prefiller whose KV it was to read; it may be that which is refused.
+    pub(super) producer: Option<&'a Arc<Instance>>,
+}
+
+impl<'a> AnswerSource<'a> {
+    /// An engine that was to read no other engine's KV.
+    pub(super) fn alone(engine: &'a Arc<Instance>) -> AnswerSource<'a> {
+        AnswerSource { engine, producer: None }
+    }
 }
 
 /// A refusal that is neither confirmed nor contradicted.
@@ -65,6 +82,11 @@ pub(super) enum LegReply<T> {
 /// True if an engine that answers so has too much to do.
 pub fn is_busy(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// The status of a refusal that came under another one.
+pub(super) fn late_status(refusal: &LateRefusal) -> StatusCode {
+    StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST)
 }
 
 /// True if not an engine answered: vLLM, vLLM-Ascend and SGLang serve by uvicorn, and say so.
@@ -98,14 +120,12 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Passes a refusal on if it is about the request, with the headers that may go out. `producer`:
-/// the prefiller whose KV the engine was to read; it may be that which is refused.
+/// Passes a refusal on if it is about the request, with the headers that may go out.
 ///
 /// # Errors
 /// A failure that holds the refusal, if it may be the engine's own trouble.
 pub(super) fn judge(
-    by: &Arc<Instance>,
-    producer: Option<&Arc<Instance>>,
+    AnswerSource { engine: by, producer }: AnswerSource<'_>,
     mut answer: Response<Bytes>,
 ) -> Result<Response<Bytes>, Failure> {
     strip_hop_by_hop(answer.headers_mut());
@@ -117,6 +137,26 @@ pub(super) fn judge(
     let producer = producer.cloned();
     let failure = Failure::new(FailureKind::Refused(status), true, format!("status {}", status.as_u16()));
     Err(Failure { refusal: Some(Box::new(EngineRefusal { by: by.clone(), producer, answer })), ..failure })
+}
+
+/// The same of a refusal that came under status 200, with that answer's head.
+///
+/// # Errors
+/// As [`judge`], and if the engine says that it is busy.
+pub(super) fn judge_late(
+    from: AnswerSource<'_>,
+    mut head: http::response::Parts,
+    refusal: LateRefusal,
+) -> Result<Response<Bytes>, Failure> {
+    head.status = late_status(&refusal);
+    from.engine.meter().refused(refusal.status);
+    let answer = if is_busy(head.status) {
+        let detail = format!("status {} under a 200", refusal.status);
+        Err(Failure::new(FailureKind::Busy(head.status), true, detail))
+    } else {
+        judge(from, Response::from_parts(head, refusal.body))
+    };
+    answer.map_err(|failure| Failure { accepted: true, ..failure })
 }
 
 impl Relay {

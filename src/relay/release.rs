@@ -32,7 +32,7 @@ use crate::relay::ask::Ask;
 use crate::relay::concurrent_decode::Ended;
 use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::pause;
-use crate::relay::refusals::{fetched_or_told, is_busy};
+use crate::relay::refusals::{fetched_or_told, is_busy, late_status};
 use crate::relay::whole_answer::{Reading, SizeLimit, read, whole};
 use crate::upstream::Written;
 use crate::util::boot_clock::BootInstant;
@@ -398,11 +398,13 @@ impl Relay {
         let limit = SizeLimit { bytes: ANSWER_BYTES, exceeded: Large::Answer };
         match read(lost.ask.api, whole(answer, limit).await?.into_body())? {
             Reading::Answer(_) => Ok(StatusCode::OK),
-            Reading::Refusal(status, _) if is_busy(status) => Ok(status),
-            Reading::Refusal(status, _) => {
-                let why = FailureKind::Refused(status);
-                Err(Failure { accepted: true, ..Failure::new(why, true, "refused under a 200") })
-            }
+            Reading::Refusal(refusal) => match late_status(&refusal) {
+                status if is_busy(status) => Ok(status),
+                status => {
+                    let why = FailureKind::Refused(status);
+                    Err(Failure { accepted: true, ..Failure::new(why, true, "refused under a 200") })
+                }
+            },
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::InstanceId;
 use crate::relay::account::Ledger;
 use crate::relay::ask::{Ask, ReceivedRequest};
+use crate::relay::failure::FailureKind;
 use crate::relay::legs::DecodeEnd;
 use crate::relay::shown::ShownText;
 use crate::relay::source::Source;
@@ -135,13 +136,13 @@ impl Cause {
         }
     }
 
-    /// Name of the decoder's failure, as failed legs have it; `None` if it did not fail.
-    pub(super) fn fault(self) -> Option<&'static str> {
+    /// The decoder's failure, as one of a leg; `None` if it did not fail.
+    pub(super) fn failure(self) -> Option<FailureKind> {
         match self {
-            Cause::Broken | Cause::Ended => Some("broken"),
-            Cause::Silent => Some("timeout"),
-            Cause::Failed => Some("status"),
-            Cause::Recomputed => Some("given_up"),
+            Cause::Broken | Cause::Ended => Some(FailureKind::Broken),
+            Cause::Silent => Some(FailureKind::Timeout),
+            Cause::Failed => Some(FailureKind::Status),
+            Cause::Recomputed => Some(FailureKind::AbortSign),
             Cause::Refused => None,
         }
     }

@@ -24,7 +24,6 @@ use crate::dialect::resume::AbortSign;
 use crate::dialect::usage::{self, CacheCounts};
 use crate::dialect::{Api, streamed_handoff};
 use crate::error::{Error, Kind};
-use crate::fleet::Outcome;
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::idle_timeout::{self, BODY_END, IdleTimeout};
@@ -274,14 +273,10 @@ impl Stream {
     /// them up is busy. One that was cut off at the request's own time limit did nothing wrong.
     fn blame(&self, live: &Live, cause: Cause) {
         let instance = live.reservation.instance();
-        if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.silence.end()) {
-            let outcome = match cause {
-                Cause::Recomputed => Outcome::Busy(None),
-                _ => Outcome::Failed,
-            };
+        if let Some(why) = cause.failure().filter(|_| Instant::now() < self.silence.end()) {
             instance.health().broke_off();
-            self.relay.fleet.report(instance, outcome);
-            instance.meter().failed(reason);
+            self.relay.fleet.report(instance, why.outcome());
+            instance.meter().failed(why.name());
             if cause == Cause::Broken {
                 self.relay.fleet.doubt_process(instance);
             }

@@ -1,11 +1,11 @@
 //! Answers that are read to their last byte before any of them goes on.
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::Response;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::Api;
-use crate::dialect::fault::{self, Fault};
+use crate::dialect::fault::{self, Fault, LateRefusal};
 use crate::dialect::usage::ReportedUsage;
 use crate::relay::account::Ledger;
 use crate::relay::failure::{Failure, FailureKind, Large};
@@ -45,7 +45,7 @@ pub(super) enum Reading {
     Answer(Box<Object>),
     /// An error that blames the request, with the status that it should have had. Under a 200
     /// clients would take it for an answer.
-    Refusal(StatusCode, Bytes),
+    Refusal(LateRefusal),
 }
 
 /// Reads an answer that may go out under a 200. One that reports a failure of the engine is none.
@@ -56,10 +56,7 @@ pub(super) fn read(api: Api, body: Bytes) -> Result<Reading, Failure> {
     match fault::of_object(api, &answer) {
         None if !api.is_answer(&answer) => Err(bad("an answer under a 200 with nothing in it".into())),
         None => Ok(Reading::Answer(Box::new(answer))),
-        Some(Fault::Request) => {
-            let status = StatusCode::from_u16(fault::request_status(&answer));
-            Ok(Reading::Refusal(status.unwrap_or(StatusCode::BAD_REQUEST), answer.bytes().clone()))
-        }
+        Some(Fault::Request) => Ok(Reading::Refusal(LateRefusal::of(&answer))),
         Some(Fault::Engine) => Err(bad("an answer under a 200 that reports a failure".into())),
     }
 }
@@ -103,7 +100,7 @@ mod tests {
             r#"{"object":"error","message":"m","type":"BadRequestError","code":400}"#,
         ] {
             assert!(
-                matches!(usable(refusal), Ok(Reading::Refusal(StatusCode::BAD_REQUEST, body)) if body == refusal),
+                matches!(usable(refusal), Ok(Reading::Refusal(LateRefusal { status: 400, body })) if body == refusal),
                 "{refusal}"
             );
         }

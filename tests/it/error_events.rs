@@ -162,9 +162,7 @@ impl Api {
 async fn stage() -> Stage {
     let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
     script.config.timeout.tell_ms = 1;
-    script.config.health.rest_ms = 1;
-    script.config.health.failure_percent = 100;
-    Stage::set(script).await
+    Stage::set(script.tried_at_once()).await
 }
 
 /// Legs on this engine that have failed.

@@ -82,17 +82,10 @@ async fn an_answer_that_is_too_large_is_nobody_s_failure() {
     }
 }
 
-/// One prefiller and one decoder, which takes the next request whatever the last one came to.
-fn tried_at_once() -> Script {
-    let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
-    script.config.health.rest_ms = 1;
-    script.config.health.failure_percent = 100;
-    script
-}
-
 #[tokio::test]
 async fn nothing_comes_after_the_last_event() {
-    let stage = Stage::set(tried_at_once()).await;
+    let pair = Script { prefillers: 1, decoders: 1, ..Script::default() };
+    let stage = Stage::set(pair.tried_at_once()).await;
     let request = client::post_with(PATH, &[("x-request-id", "same")], body(true).as_bytes());
     // As long as what the decoder writes for the gateway: same id, same words.
     let direct = client::send(stage.decoders[0].addr(), &request).await;
@@ -128,7 +121,7 @@ fn ending(answer: &Raw) -> (bool, bool) {
 /// is no end.
 #[tokio::test]
 async fn half_of_a_last_event_is_no_end() {
-    let mut script = tried_at_once();
+    let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() }.tried_at_once();
     script.config.limit.frame_bytes = 100;
     let stage = Stage::set(script).await;
     let asked = json!({"input": "some words to begin with", "max_output_tokens": 40, "stream": true});
@@ -160,7 +153,7 @@ async fn half_of_a_last_event_is_no_end() {
 /// event of its own.
 #[tokio::test]
 async fn half_an_event_is_followed_by_a_whole_one() {
-    let mut script = tried_at_once();
+    let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() }.tried_at_once();
     script.config.limit.frame_bytes = 100;
     let stage = Stage::set(script).await;
     let long = "x".repeat(500);

@@ -56,10 +56,7 @@ fn hasty() -> Script {
     let mut script = Script { engine: EngineSpec { lease_ms: 1_500, ..fast() }, ..Script::default() };
     script.config.timeout.first_byte_ms = 400;
     script.config.timeout.gap_ms = 300;
-    // Engines take the next request whatever the last ones came to.
-    script.config.health.rest_ms = 1;
-    script.config.health.failure_percent = 100;
-    script
+    script.tried_at_once()
 }
 
 #[tokio::test]

@@ -141,14 +141,13 @@ fn integer(body: &Value, name: &str) -> Result<Option<i64>, ApiFailure> {
 }
 
 fn prompts(api: Api, body: &Value, spec: &EngineSpec) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
-    if api == Api::Completions {
-        return completion_prompts(body);
-    }
-    if let Some(ids) = chat_ids::reused(body, spec)? {
+    if api != Api::Completions
+        && let Some(ids) = chat_ids::reused(body, spec)?
+    {
         return Ok(vec![ids.into()]);
     }
     let text = match api {
-        Api::Completions => String::new(),
+        Api::Completions => return completion_prompts(body),
         Api::Chat | Api::Messages => chat::render(body)?,
         Api::Responses => {
             let input = body.get("input");

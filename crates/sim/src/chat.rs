@@ -55,9 +55,13 @@ pub fn content_text(content: Option<&Value>) -> String {
 
 /// The address of each image of a chat, which may hold its data.
 pub fn image_urls(body: &Value) -> impl Iterator<Item = &str> {
+    parts(body).filter_map(|part| part.pointer("/image_url/url")?.as_str())
+}
+
+/// The parts of all messages of a chat whose content is a list.
+pub(super) fn parts(body: &Value) -> impl Iterator<Item = &Value> {
     let messages = body.get("messages").and_then(Value::as_array).into_iter().flatten();
-    let parts = messages.filter_map(|message| message.get("content")?.as_array()).flatten();
-    parts.filter_map(|part| part.pointer("/image_url/url")?.as_str())
+    messages.filter_map(|message| message.get("content")?.as_array()).flatten()
 }
 
 /// Name of an object in the schema check's message.

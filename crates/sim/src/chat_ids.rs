@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::chat;
 use super::fail::ApiFailure;
 use super::spec::{Connector, EngineSpec};
 use super::tokens;
@@ -52,8 +53,6 @@ pub(super) fn reused(body: &Value, spec: &EngineSpec) -> Result<Option<Vec<u32>>
 
 /// True if a message has a part that is no text.
 fn has_media(body: &Value) -> bool {
-    let messages = body.get("messages").and_then(Value::as_array);
-    let parts = messages.into_iter().flatten().filter_map(|message| message.get("content")?.as_array());
     let is_text = |part: &Value| {
         part.as_object().is_none_or(|part| {
             let kind = part.get("type").map_or(Some("text"), Value::as_str);
@@ -61,7 +60,7 @@ fn has_media(body: &Value) -> bool {
                 && !part.keys().any(|key| MEDIA_KEYS.contains(&key.as_str()))
         })
     };
-    parts.flatten().any(|part| !is_text(part))
+    chat::parts(body).any(|part| !is_text(part))
 }
 
 #[cfg(test)]

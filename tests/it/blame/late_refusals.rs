@@ -11,7 +11,7 @@ use pd_proxy::fleet::health::State;
 use pd_proxy::sim::{EngineSpec, Fault, FaultKind, Ledger, Match};
 use serde_json::json;
 
-use super::{COMPLETIONS, DIALECTS, breakers, config, failed, in_dialect, post, taken, working};
+use super::{DIALECTS, breakers, config, exchange, failed, in_dialect, taken, working};
 use crate::common::memory::Memory;
 use crate::common::time::pass;
 
@@ -30,17 +30,10 @@ fn refuses_late(code: u16, stream: bool) -> Fault {
     Fault::always(kind).on_path("/v1/")
 }
 
-/// A completion whose prompt nobody has cached.
-async fn ask(memory: &Memory, n: usize, stream: bool) -> (u16, String) {
-    let prompt = format!("request {n} {}", "has some words ".repeat(8));
-    let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 3, "stream": stream});
-    post(memory, COMPLETIONS, body.to_string()).await
-}
-
 /// `count` requests of eight clients; their statuses.
 async fn load(memory: &Memory, count: usize, stream: bool) -> Vec<u16> {
     use futures_util::{StreamExt, stream as streams};
-    let asked = streams::iter(0..count).map(|n| async move { ask(memory, n, stream).await.0 });
+    let asked = streams::iter(0..count).map(|n| async move { exchange(memory, n, stream).await.0 });
     asked.buffer_unordered(8).collect().await
 }
 
@@ -80,7 +73,7 @@ async fn a_late_refusal_of_a_lone_decoder_is_the_answer_with_its_status() {
         let memory = Memory::set(1, &working(), config()).await;
         assert!(memory.decoders[0].inject(refuses_late(code, true)));
         for n in 0..3 {
-            assert_eq!(ask(&memory, n, true).await, (code, words(code)));
+            assert_eq!(exchange(&memory, n, true).await, (code, words(code)));
         }
         assert_eq!(breakers(&memory, Role::Decode), [State::Closed]);
     }
@@ -105,7 +98,7 @@ async fn a_release_that_is_refused_late_releases_nothing() {
     for decoder in &memory.decoders {
         assert!(decoder.inject(refuses_late(400, false)));
     }
-    assert_eq!(ask(&memory, 0, false).await.0, 400);
+    assert_eq!(exchange(&memory, 0, false).await.0, 400);
     pass(Duration::from_secs(10)).await;
     // Either has refused the request, each with KV of its own, and both pieces of KV after it.
     assert_eq!(memory.decoders.iter().map(taken).collect::<Vec<_>>(), [3, 3]);
@@ -174,7 +167,7 @@ async fn a_decoder_that_breaks_its_streams_off_rests() {
 /// Streams without a last event, of `count` by so many clients.
 async fn broken_streams(memory: &Memory, clients: usize, count: usize) -> usize {
     use futures_util::{StreamExt, stream};
-    let one = |n| async move { !ask(memory, n, true).await.1.contains("data: [DONE]") };
+    let one = |n| async move { !exchange(memory, n, true).await.1.contains("data: [DONE]") };
     stream::iter(0..count)
         .map(one)
         .buffer_unordered(clients)

@@ -94,11 +94,16 @@ async fn post(memory: &Memory, path: &str, body: String) -> (u16, String) {
     (status, String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A completion whose prompt nobody has cached.
+/// The status of a completion whose prompt nobody has cached.
 async fn ask(memory: &Memory, n: usize) -> u16 {
+    exchange(memory, n, false).await.0
+}
+
+/// The same with its body, whole or as a stream.
+async fn exchange(memory: &Memory, n: usize, stream: bool) -> (u16, String) {
     let prompt = format!("request {n} {}", "has some words ".repeat(8));
-    let body = format!(r#"{{"model":"sim","prompt":"{prompt}","max_tokens":3}}"#);
-    post(memory, COMPLETIONS, body).await.0
+    let body = format!(r#"{{"model":"sim","prompt":"{prompt}","max_tokens":3,"stream":{stream}}}"#);
+    post(memory, COMPLETIONS, body).await
 }
 
 /// `count` requests from so many clients, each of which has one at a time; the statuses in the

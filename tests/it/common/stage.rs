@@ -52,6 +52,15 @@ impl Default for Script {
     }
 }
 
+impl Script {
+    /// The same, with engines that take the next request whatever the last ones came to.
+    pub fn tried_at_once(mut self) -> Script {
+        self.config.health.rest_ms = 1;
+        self.config.health.failure_percent = 100;
+        self
+    }
+}
+
 /// An engine that takes no time.
 pub fn fast() -> EngineSpec {
     EngineSpec { prefill_tokens_per_s: f64::INFINITY, tpot_ms: 0.0, slope_ms: 0.0, ..EngineSpec::default() }
