@@ -66,6 +66,8 @@ pub(super) enum Cause {
     Refused,
     /// It gave the request up for others.
     Recomputed,
+    /// It left a token of a chat out that the client's parser might have shown.
+    HidToken,
 }
 
 /// Ways in which a stream goes on.
@@ -123,6 +125,7 @@ impl Cause {
             Cause::Failed => "failed",
             Cause::Refused => "refused",
             Cause::Recomputed => "recomputed",
+            Cause::HidToken => "special_tokens",
         }
     }
 }
@@ -143,7 +146,7 @@ impl Cause {
             Cause::Silent => Some(FailureKind::Timeout),
             Cause::Failed => Some(FailureKind::Status),
             Cause::Recomputed => Some(FailureKind::AbortSign),
-            Cause::Refused => None,
+            Cause::Refused | Cause::HidToken => None,
         }
     }
 }
@@ -178,6 +181,7 @@ impl Follower {
             Break::Failed => Cause::Failed,
             Break::Recomputed => Cause::Recomputed,
             Break::Ended => Cause::Ended,
+            Break::HiddenToken => Cause::HidToken,
         })
     }
 

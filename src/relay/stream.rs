@@ -183,6 +183,7 @@ impl Stream {
             Some(cause) => {
                 let what = match cause {
                     Cause::Ended => ENDED_EARLY,
+                    Cause::HidToken => "the text of the rest of the answer is not certain",
                     _ => "the decoder failed in the middle of its answer",
                 };
                 let error = Error::new(Kind::DecodeFailed, what);

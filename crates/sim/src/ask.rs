@@ -53,6 +53,8 @@ pub struct Ask {
     pub logprobs: Option<usize>,
     /// Report token ids.
     pub return_token_ids: bool,
+    /// Special tokens of the answer have no text.
+    pub skip_special_tokens: bool,
     /// Strings that stop it.
     pub stop: Vec<String>,
     /// The stop string stays in the text.
@@ -109,6 +111,7 @@ impl Ask {
             echo: flag(body, "echo"),
             logprobs: logprobs(api, body),
             return_token_ids: flag(body, "return_token_ids"),
+            skip_special_tokens: skips_special_tokens(api, body, spec),
             stop: stop_strings(body),
             include_stop: flag(body, "include_stop_str_in_output"),
             tool: body.pointer("/tool_choice/function/name").and_then(Value::as_str).map(str::to_owned),
@@ -299,6 +302,12 @@ fn logprobs(api: Api, body: &Value) -> Option<usize> {
         return count("logprobs");
     }
     flag(body, "logprobs").then(|| count("top_logprobs").unwrap_or(0))
+}
+
+/// As vLLM decides: a parser shows special tokens, else the request says if they are left out.
+fn skips_special_tokens(api: Api, body: &Value, spec: &EngineSpec) -> bool {
+    let parsed = api == Api::Chat && spec.parses_chats;
+    !parsed && body.get("skip_special_tokens").and_then(Value::as_bool).unwrap_or(true)
 }
 
 fn stop_strings(body: &Value) -> Vec<String> {

@@ -131,6 +131,7 @@ pub struct Gen {
 #[derive(Debug)]
 struct Choice {
     writer: Writer,
+    skips_special: bool,
     stops: Stops,
     written: usize,
     open: bool,
@@ -324,7 +325,8 @@ impl Gen {
     fn add(&mut self, live: JobGuard, prompt_tokens: usize, computed: Computed) {
         for choice in 0..self.ask.n {
             self.choices.push(Choice {
-                writer: Writer::new(computed.print, choice),
+                writer: Writer::new(computed.print, choice).with_special_tokens(self.hub.spec.special_every),
+                skips_special: self.ask.skip_special_tokens,
                 stops: Stops::new(self.ask.stop.clone(), self.ask.include_stop),
                 written: 0,
                 open: true,
@@ -343,7 +345,8 @@ impl Choice {
     fn write(&mut self, index: usize, lengths: Range<usize>, mean: u32) -> Piece {
         let token = self.writer.next_token();
         self.written += 1;
-        let (mut text, stop) = self.stops.push(&tokens::decode(&[token]));
+        let shown = if token == tokens::NOTE && self.skips_special { Vec::new() } else { vec![token] };
+        let (mut text, stop) = self.stops.push(&tokens::decode(&shown));
         let finish = match stop {
             Some(stop) => Some(Finish::Stop(stop)),
             None if self.written > lengths.start && self.writer.ends(mean) => Some(Finish::End),

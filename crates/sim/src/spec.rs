@@ -136,6 +136,11 @@ pub struct EngineSpec {
     /// follows from what was written, on whichever engine. 0 = only `max_tokens` or a stop string
     /// ends one.
     pub answer_tokens: u32,
+    /// Mean number of tokens of an answer of which one is special; 0 = none is.
+    pub special_every: u32,
+    /// True if the special tokens of a chat's answer are shown whatever the request says, as by
+    /// the `adjust_request` of vLLM's parsers (0.32 and 0.33).
+    pub parses_chats: bool,
     /// Tokens of each image of a chat, whatever its size; 0 = images are not looked at.
     pub image_tokens: usize,
     /// Number of the last requests that [`super::Engine::seen`] remembers; 0 = none, for load that
@@ -174,6 +179,8 @@ impl Default for EngineSpec {
             tokenize: None,
             renders: true,
             answer_tokens: 0,
+            special_every: 0,
+            parses_chats: false,
             image_tokens: 0,
             seen_requests: 4096,
         }

@@ -124,12 +124,15 @@ const SPLIT_ABOVE: char = '\u{ffff}';
 
 /// Tells the end of an answer from the choice of its next token.
 const END: u64 = 1 << 43;
+/// Tells a special token from the choice of a piece.
+const SPECIAL: u64 = 1 << 44;
 
 /// Writes one choice, token by token.
 #[derive(Clone, Debug)]
 pub struct Writer {
     print: Fingerprint,
     queued: Option<u32>,
+    special_every: u32,
 }
 
 impl Writer {
@@ -137,7 +140,13 @@ impl Writer {
     #[must_use]
     pub fn new(print: Fingerprint, choice: usize) -> Writer {
         let print = if choice == 0 { print } else { print.with((1 << 41) | choice as u64) };
-        Writer { print, queued: None }
+        Writer { print, queued: None, special_every: 0 }
+    }
+
+    /// The same writer with a special token among so many tokens on average; 0 = none.
+    #[must_use]
+    pub fn with_special_tokens(self, special_every: u32) -> Writer {
+        Writer { special_every, ..self }
     }
 
     /// The next output token; there is always one more.
@@ -158,6 +167,10 @@ impl Writer {
     }
 
     fn choose(&mut self) -> u32 {
+        let every = u64::from(self.special_every);
+        if every > 0 && scramble(self.print.0 ^ SPECIAL).is_multiple_of(every) {
+            return tokens::NOTE;
+        }
         let place = usize::try_from(scramble(self.print.0) % PIECES.len() as u64).unwrap_or(0);
         let text = PIECES.get(place).copied().unwrap_or(" ");
         let encoded = tokens::encode(text);

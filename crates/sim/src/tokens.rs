@@ -1,8 +1,8 @@
 //! A toy tokenizer that can be inverted without a vocabulary file.
 //!
 //! A token is up to three ASCII characters or one other code point, packed into its id. The two
-//! chat marks are one token each, so that the packing starts afresh at every message and a longer
-//! conversation keeps its prefix.
+//! chat marks and the note are one token each, so that the packing starts afresh at every message
+//! and a longer conversation keeps its prefix.
 
 use super::text::string_print;
 
@@ -14,9 +14,13 @@ pub const TURN_START: u32 = 1;
 pub const TURN_END: u32 = 2;
 /// A piece of a code point that has no text yet: a real tokenizer's incomplete UTF-8.
 pub const HELD: u32 = 3;
+/// Special token within answers: `<|note|>`. Engines show it or leave it out
+/// (`skip_special_tokens`).
+pub const NOTE: u32 = 4;
 
 const TURN_START_TEXT: &str = "<|im_start|>";
 const TURN_END_TEXT: &str = "<|im_end|>";
+const NOTE_TEXT: &str = "<|note|>";
 /// Bits of one ASCII character.
 const ASCII_BITS: u32 = 7;
 /// ASCII characters per token.
@@ -33,7 +37,7 @@ pub enum Piece {
     Ascii([u8; 3], usize),
     /// One code point.
     Point(char),
-    /// A chat mark.
+    /// A special token, as a chat mark.
     Mark(&'static str),
     /// Nothing to show.
     Silent,
@@ -48,6 +52,7 @@ pub fn piece(token: u32) -> Piece {
         TURN_START => return Piece::Mark(TURN_START_TEXT),
         TURN_END => return Piece::Mark(TURN_END_TEXT),
         HELD => return Piece::Silent,
+        NOTE => return Piece::Mark(NOTE_TEXT),
         _ => {}
     }
     if token & POINT_FLAG != 0 {
@@ -112,7 +117,7 @@ fn mark_at(text: &str) -> Option<(u32, usize)> {
     if !text.starts_with('<') {
         return None;
     }
-    [(TURN_START, TURN_START_TEXT), (TURN_END, TURN_END_TEXT)]
+    [(TURN_START, TURN_START_TEXT), (TURN_END, TURN_END_TEXT), (NOTE, NOTE_TEXT)]
         .into_iter()
         .find(|(_, mark)| text.starts_with(mark))
         .map(|(token, mark)| (token, mark.len()))

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::codec::json::{Object, Value};
+use crate::codec::json::Object;
 use crate::dialect::Api;
+use crate::dialect::resume::hidden_tokens;
 use crate::dialect::resume::plan::KEPT;
 
 /// vLLM's limit for a completion that sets none.
@@ -32,7 +33,13 @@ pub(super) fn left(api: Api, body: &Object, generated: u64) -> Remainder {
 
 /// A body for `/v1/completions` that goes on from `prompt` and `generated`, of a request with this
 /// `body`.
-pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], left: Remainder) -> Bytes {
+pub(super) fn continuation(
+    api: Api,
+    body: &Object,
+    prompt: &[u32],
+    generated: &[u32],
+    left: Remainder,
+) -> Bytes {
     let mut out = Vec::with_capacity(512 + 7 * (prompt.len() + generated.len()));
     out.extend_from_slice(b"{\"prompt\":[");
     for (i, id) in prompt.iter().chain(generated).enumerate() {
@@ -46,13 +53,13 @@ pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], lef
         out.extend_from_slice(format!(",\"{key}\":").as_bytes());
         out.extend_from_slice(value);
     };
-    for key in KEPT {
-        // In chats `logprobs` is a yes or no, which completions don't know; only a no comes here.
-        let nothing = |v: &Value<'_>| v.is_null() || key == "logprobs" && v.as_bool() == Some(false);
-        if let Some(value) = body.get(key).filter(|value| !nothing(value)) {
+    let stated = if api == Api::Chat { &hidden_tokens::MEMBERS[..] } else { &[] };
+    for key in KEPT.into_iter().filter(|key| stated.iter().all(|(stated, _)| stated != key)) {
+        if let Some(value) = body.get(key).filter(|value| !value.is_null()) {
             member(key, value.raw());
         }
     }
+    stated.iter().for_each(|(key, value)| member(key, value));
     match left {
         Remainder::Tokens(tokens) => member("max_tokens", tokens.to_string().as_bytes()),
         Remainder::Context => member("max_tokens", b"null"),

@@ -10,12 +10,14 @@
 //! Exact means: what follows is drawn from the same distribution as it would have been, and is the
 //! same where the request is deterministic; and no token is lost, doubled or counted twice. Text
 //! that is not complete (a character's first bytes) is held back, so that what the client has
-//! always ends where a token's text ends.
+//! always ends where a token's text ends. In chats special tokens are for the engine's parsers to
+//! show or not; one that comes after the break ends the stream (`hidden_tokens`).
 
 mod aborted_answer;
 mod body;
 mod event;
 mod event_rewrite;
+mod hidden_tokens;
 mod plan;
 mod text_tail;
 mod transcript;

@@ -111,6 +111,8 @@ pub enum Reason {
     Memory,
     /// Text was incomplete for too long, or may be so behind several tokens at once.
     HeldText,
+    /// Special tokens came in a chat that goes on, which its parser shows or not.
+    SpecialTokens,
     /// An event could not be read.
     Unreadable,
 }
@@ -150,6 +152,7 @@ impl Reason {
             Reason::NoIds => "no_ids",
             Reason::Memory => "memory",
             Reason::HeldText => "held_text",
+            Reason::SpecialTokens => "special_tokens",
             Reason::Unreadable => "unreadable",
         }
     }
@@ -200,6 +203,8 @@ fn exact(api: Api, body: &Object, bypass: bool) -> Result<(), Reason> {
     if api == Api::Chat {
         deny(given(body, "logprobs").is_some_and(|v| v.as_bool() != Some(false)), Reason::Logprobs)?;
         deny(!only_text(body), Reason::Prompt)?;
+        // The end's own token would be text where special tokens are shown.
+        deny(asks_for(body, "include_stop_str_in_output"), Reason::SpecialTokens)?;
         let uses_tools = given(body, "tools").is_some_and(|v| v.first_element().is_some());
         let none = given(body, "tool_choice").is_some_and(|v| v.raw() == b"\"none\"");
         deny(uses_tools && !none, Reason::Tools)?;

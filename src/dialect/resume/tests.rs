@@ -66,8 +66,8 @@ impl Engine<'_> {
                     "{{\"index\":0,\"delta\":{{\"content\":{quoted}}},\"logprobs\":null,\"finish_reason\":{finish},{stop}\"token_ids\":{own}}}"
                 )
             } else {
-                let logprobs =
-                    if body["logprobs"].is_u64() { json!({"text_offset": [chars]}) } else { Value::Null };
+                let told = json!({"text_offset": [chars], "tokens": [text]});
+                let logprobs = if body["logprobs"].is_u64() { told } else { Value::Null };
                 let first = if i == from { prompt_ids.clone() } else { Value::Null };
                 format!(
                     "{{\"index\":0,\"text\":{quoted},\"logprobs\":{logprobs},\"finish_reason\":{finish},\"stop_reason\":null,\"prompt_token_ids\":{first},\"token_ids\":{own}}}"

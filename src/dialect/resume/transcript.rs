@@ -12,6 +12,7 @@ use crate::dialect::patch::Patch;
 use crate::dialect::resume::body::{self, Remainder};
 use crate::dialect::resume::event::{Event, EventFacts};
 use crate::dialect::resume::event_rewrite::{self, Filling};
+use crate::dialect::resume::hidden_tokens;
 use crate::dialect::resume::plan::{Plan, Reason};
 use crate::dialect::resume::text_tail::{Proof, Tail};
 use crate::dialect::usage::TokenCounts;
@@ -45,6 +46,8 @@ pub enum Break {
     Recomputed,
     /// `[DONE]` came, and the answer has not ended.
     Ended,
+    /// A token came that only the parser of the client's chat could place.
+    HiddenToken,
 }
 
 /// Ways in which a broken stream goes on.
@@ -202,7 +205,7 @@ impl Transcript {
             out.extend_from_slice(&framed(&self.filled(b"\"\"", b"\"length\"").ok_or(Reason::Unreadable)?));
             return self.end(cached, out);
         }
-        let next = body::continuation(body, prompt, generated, left);
+        let next = body::continuation(self.plan.api, body, prompt, generated, left);
         let prompt_tokens = prompt.len() as u64 + tokens;
         self.leg = Leg::Continued { tokens, chars: *chars };
         Ok(Next::Continue(next, prompt_tokens, proof))
@@ -278,11 +281,22 @@ impl Transcript {
         };
         if event.given_up(self.plan.given_up) {
             self.broke = Some(Break::Recomputed);
+        } else if self.hides_token(&event) {
+            self.seen.inexact.get_or_insert(Reason::SpecialTokens);
+            self.broke = Some(Break::HiddenToken);
         } else {
             let rewritten = self.rewritten(&event);
             let whole = placed(frame.whole(), &data, &rewritten);
             self.event(&event, rewritten, whole, out);
         }
+    }
+
+    /// True if an event of a continued chat has a token of which nobody knows if the client should
+    /// see it.
+    fn hides_token(&self, event: &Event) -> bool {
+        let continues_chat = self.plan.api == Api::Chat && matches!(self.leg, Leg::Continued { .. });
+        let choice = event.choice.as_ref().filter(|_| continues_chat);
+        choice.is_some_and(|choice| hidden_tokens::exist(choice, &event.text().unwrap_or_default()))
     }
 
     /// Puts an event where it belongs: to the client, among those that are held, or nowhere.

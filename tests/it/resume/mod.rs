@@ -4,6 +4,7 @@ mod exact;
 mod limits;
 mod refused;
 mod shown;
+mod special_tokens;
 
 use pd_proxy::sim::Engine;
 use serde_json::{Value, json};
