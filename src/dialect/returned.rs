@@ -8,8 +8,8 @@
 //! `kv_transfer_params`: the members of a prefiller's hand-off, but `do_remote_decode` true,
 //! `do_remote_prefill` false, `remote_num_tokens` the tokens whose KV there is (prompt and answer,
 //! as a rule without the last), and `remote_blocks_expiry_time` on the engine's own clock. A
-//! streamed answer says nothing (vLLM pull request 40186 is open), and its blocks stay pinned all
-//! the same: nobody can fetch them.
+//! streamed answer says the same in its last event from 0.33 on ([`StreamedIds`]). Before, it says
+//! nothing, and its blocks stay pinned all the same: nobody can fetch them.
 //!
 //! **What a prefiller is to get.** The same object in the place of the usual request to keep the
 //! KV. It reads `min(remote_num_tokens, prompt) - cached` tokens if these are at least
@@ -25,11 +25,16 @@
 //! common, told by token ids that the decoder itself reported, and fewer than the prompt has, since
 //! its last token is computed in any case.
 
+mod streamed;
+
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, ScanLimits, Value};
+use crate::dialect::resume::BODY_BYTES;
 use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, PARAMS};
+
+pub use streamed::StreamedIds;
 
 /// Less is not worth a transfer; also what makes sure that blocks have the size that they are taken
 /// to have.
@@ -46,14 +51,19 @@ pub struct Returned {
     blocks: Box<[u64]>,
     /// As it said it.
     params: Bytes,
+    /// Tokens whose KV there is, by its word.
+    held: usize,
 }
 
-/// True if a decoder can be asked for the token ids that an offer needs: of one whole answer to one
-/// prompt.
+/// True if a decoder can be asked for the token ids that an offer needs: of one answer to one
+/// prompt. In streams a decoder leaves ids out of a chat whose reasoning is hidden.
 pub fn may_return(api: Api, body: &Object) -> bool {
     let is = |key: &str| asks_for(body, key);
     let one = |key: &str| body.get(key).is_none_or(|value| value.is_null() || value.as_u64() == Some(1));
-    matches!(api, Api::Chat | Api::Completions) && !is("stream") && !is("echo") && one("n") && one("best_of")
+    let hides = || body.get("include_reasoning").is_some_and(|value| value.as_bool() != Some(true));
+    // The first event of a stream repeats the prompt, and is held until it is complete.
+    let whole = !is("stream") || !hides() && body.bytes().len() <= BODY_BYTES;
+    matches!(api, Api::Chat | Api::Completions) && whole && !is("echo") && one("n") && one("best_of")
 }
 
 /// The edit that has a decoder tell the ids of prompt and answer.
@@ -106,8 +116,16 @@ impl Returned {
     /// Reads the offer in a whole answer. `None` if there is none, or none that could be told from
     /// other KV: blocks of several kinds, or spread over engines' ranks.
     pub fn read(answer: &Object) -> Option<Returned> {
-        let params = answer.get(PARAMS).filter(Value::is_object)?;
-        let told = params.object().ok()?;
+        let params = answer.get(PARAMS).filter(Value::is_object)?.object().ok()?;
+        let mut choices = answer.get("choices")?.elements();
+        let (choice, None) = (choices.next()?.object().ok()?, choices.next()) else { return None };
+        let prompt = answer.get("prompt_token_ids").filter(|ids| !ids.is_null());
+        let prompt = list(prompt.or_else(|| choice.get("prompt_token_ids"))?)?;
+        Returned::of(&params, prompt, list(choice.get("token_ids")?)?)
+    }
+
+    /// The offer that `params` are, for KV of this prompt and answer.
+    fn of(told: &Object, prompt: Vec<u32>, generated: Vec<u32>) -> Option<Returned> {
         let yes = |key: &str| told.get(key).and_then(|value| value.as_bool()) == Some(true);
         let whole =
             |key: &str| told.get(key).is_none_or(|value| value.is_null() || value.as_u64() == Some(1));
@@ -117,14 +135,10 @@ impl Returned {
         let [blocks] =
             <[Box<[u64]>; 1]>::try_from(list::<Box<[u64]>>(told.get("remote_block_ids")?)?).ok()?;
         let held = usize::try_from(told.get("remote_num_tokens")?.as_u64()?).ok()?;
-        let mut choices = answer.get("choices")?.elements();
-        let (choice, None) = (choices.next()?.object().ok()?, choices.next()) else { return None };
-        let prompt = answer.get("prompt_token_ids").filter(|ids| !ids.is_null());
-        let mut tokens: Vec<u32> = list(prompt.or_else(|| choice.get("prompt_token_ids"))?)?;
-        let prompt_tokens = tokens.len();
-        tokens.extend(list::<u32>(choice.get("token_ids")?)?);
+        let (prompt_tokens, mut tokens) = (prompt.len(), prompt);
+        tokens.extend(generated);
         tokens.truncate(held);
-        Some(Returned { tokens: tokens.into(), prompt_tokens, blocks, params: params.to_bytes() })
+        Some(Returned { tokens: tokens.into(), prompt_tokens, blocks, params: told.bytes().clone(), held })
     }
 
     /// The tokens whose KV there is.

@@ -36,6 +36,12 @@ pub fn without_handoffs(events: &[u8]) -> Option<Bytes> {
     Some(out.into())
 }
 
+/// The first hand-off in events, as JSON; `None` if there is none, as nearly always.
+pub fn handoff(events: &[u8]) -> Option<Bytes> {
+    let value = value_range(events, next_handoff(events, 0)?)?;
+    Some(Bytes::copy_from_slice(&events[value]))
+}
+
 /// True if the member has another value than null.
 fn carries_handoff(events: &[u8]) -> bool {
     next_handoff(events, 0).is_some()

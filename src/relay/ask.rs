@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object};
-use crate::dialect::resume::Plan;
+use crate::dialect::resume::{Plan, prompt_ids_bytes};
 use crate::dialect::{Api, Shape, encode};
 use crate::fleet::{Instance, Rank, Reservation};
 use crate::relay::lookup::PoolQuery;
@@ -103,6 +103,16 @@ impl Ask {
     }
 }
 
+impl Ask {
+    /// Most bytes of an incomplete event of its stream that are held back, where it is
+    /// `frame_bytes` otherwise: one that repeats the prompt in numbers is longer.
+    pub fn frame_bytes(&self, frame_bytes: usize) -> usize {
+        let is_followed = self.plan().is_some_and(|plan| plan.exact.is_ok());
+        let tells_ids = is_followed || self.turn.as_ref().is_some_and(ConversationTurn::returns);
+        if tells_ids { frame_bytes + prompt_ids_bytes(self.body.bytes().len()) } else { frame_bytes }
+    }
+}
+
 impl ReceivedRequest {
     /// The request for routing by `job`, without questions about its prompt.
     pub fn with_job(self, job: Arc<Job>) -> Ask {
@@ -125,11 +135,6 @@ impl ReceivedRequest {
     pub fn plan(&self) -> Option<&Plan> {
         let of_body = || Plan::of(self.api, &self.body, self.shape.bypass.is_some());
         self.resume.as_ref()?.get_or_init(of_body).as_ref()
-    }
-
-    /// Most bytes of an incomplete event of its stream that are held back.
-    pub fn frame_bytes(&self, frame_bytes: usize) -> usize {
-        self.plan().map_or(frame_bytes, |plan| plan.frame_bytes(frame_bytes, self.body.bytes().len()))
     }
 
     /// Its leg on the instance of `reservation`, and on the rank, with `edit` applied to the body.

@@ -24,9 +24,8 @@ use crate::relay::answer::{Answer, AnswerBody, Whole};
 use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::legs::DecodeEnd;
 use crate::relay::merged::Merged;
-use crate::relay::resume::Follower;
 use crate::relay::source::Source;
-use crate::relay::stream::Stream;
+use crate::relay::stream::{Stream, StreamReaders};
 use crate::relay::vacancy::Passage;
 use crate::relay::{Refusal, Relay, in_time, job};
 
@@ -90,8 +89,8 @@ impl Relay {
             MergedAnswer::Streams(head, parts) => {
                 ledger.streams(head.status);
                 let stream = |part: Streaming| {
-                    let follower = Follower::new(self, &part.ask);
-                    Stream::part(Stream::new(self.clone(), *part.source, part.ledger, follower, end))
+                    let readers = StreamReaders::of(self, &part.ask);
+                    Stream::part(Stream::new(self.clone(), *part.source, part.ledger, readers, end))
                 };
                 let parts: Vec<Stream> = parts.into_iter().map(stream).collect();
                 let merged = Merged::new(parts, choices, http2, ledger);

@@ -26,12 +26,11 @@ use crate::relay::progress::Waiting;
 use crate::relay::refusals::{self, AnswerSource, LegReply};
 use crate::relay::release::HandoffGuard;
 use crate::relay::response_owners;
-use crate::relay::resume::Follower;
 use crate::relay::reusable_kv::asks_for_ids;
 use crate::relay::settings::Settings;
 use crate::relay::single_engine::CombinedReservation;
 use crate::relay::source::Source;
-use crate::relay::stream::Stream;
+use crate::relay::stream::{Stream, StreamReaders};
 use crate::relay::token_ids::PrefillBody;
 use crate::relay::traced;
 use crate::relay::whole_answer::{Reading, SizeLimit, finish, read, whole};
@@ -138,8 +137,8 @@ impl DecodeEnd {
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
                 let end = ask.arrived + relay.settings.now().total;
-                let follower = Follower::new(relay, ask);
-                let stream = Stream::new(relay.clone(), *source, ledger, follower, end);
+                let readers = StreamReaders::of(relay, ask);
+                let stream = Stream::new(relay.clone(), *source, ledger, readers, end);
                 Response::from_parts(head, AnswerBody::Stream(Box::new(stream)))
             }
         }
@@ -222,7 +221,7 @@ impl Relay {
         let written = Written::default();
         let handoff = guard.as_mut().and_then(|d| d.give(&written));
         let edit = match dialect::decode_edit(handoff) {
-            edit if handoff.is_some() && asks_for_ids(ask) => asking_for_ids(edit),
+            edit if handoff.is_some() && asks_for_ids(ask, reservation.instance()) => asking_for_ids(edit),
             edit => edit,
         };
         // Without a prefill leg it computes the prompt, too.

@@ -1,4 +1,5 @@
-//! KV that decoders offer back: kept from whole answers, given to the prefill of the next turn.
+//! KV that decoders offer back: kept from answers, whole or streamed, and given to the prefill of
+//! the next turn.
 //!
 //! Nothing hangs on an offer: one that is forgotten, or not taken, is freed by the decoder's own
 //! clock. One that is taken and fails costs an attempt, which is made again without it and not
@@ -7,13 +8,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::codec::json::Object;
 use crate::dialect::offers::{self, Context, KeptKv, Offer, Wanted};
-use crate::dialect::returned::{self, Returned};
+use crate::dialect::returned::{self, Returned, StreamedIds};
 use crate::fleet::{Instance, Reservation, Sign};
 use crate::obs::Meters;
 use crate::relay::Relay;
 use crate::relay::ask::{Ask, ReceivedRequest};
+use crate::tokenization::facts::streams_handoffs;
 use crate::util::boot_clock::BootInstant;
 
 /// KV that decoders keep for the next turns of conversations.
@@ -60,6 +64,13 @@ impl Outcome {
             Outcome::Used => "used",
             Outcome::Refused => "refused",
         }
+    }
+}
+
+impl ConversationTurn {
+    /// True if its answer is one that can be offered back.
+    pub fn returns(&self) -> bool {
+        self.returns
     }
 }
 
@@ -147,24 +158,62 @@ impl Relay {
 
     /// Takes what a decoder offers out of its answer, whose rest is the client's.
     pub(super) fn take_back(&self, ask: &Ask, reservation: &Reservation, answer: Object) -> Object {
-        let life = self.settings.now().kept_back;
-        let turn = ask.turn.as_ref().filter(|turn| turn.returns && !life.is_zero());
+        let turn = ask.turn.as_ref().filter(|turn| turn.returns);
         if let Some((turn, returned)) = turn.and_then(|turn| Some((turn, Returned::read(&answer)?))) {
-            let instance = reservation.instance();
-            let restarted =
-                returned::engine_id(&returned).is_some_and(|id| self.fleet.seen(instance, Sign::Engine(id)));
-            if restarted {
-                self.offers.forget(instance);
-            }
-            self.offers.keep(returned, turn, instance, life);
+            self.keep_offer(turn, reservation.instance(), returned);
         }
-        returned::hidden(&ask.body, &answer, asks_for_ids(ask)).unwrap_or(answer)
+        returned::hidden(&ask.body, &answer, turn.is_some()).unwrap_or(answer)
+    }
+
+    /// Keeps what `owner` offers, unless that was turned off meanwhile.
+    fn keep_offer(&self, turn: &ConversationTurn, owner: &Arc<Instance>, returned: Returned) {
+        let life = self.settings.now().kept_back;
+        if life.is_zero() {
+            return;
+        }
+        if returned::engine_id(&returned).is_some_and(|id| self.fleet.seen(owner, Sign::Engine(id))) {
+            self.offers.forget(owner);
+        }
+        self.offers.keep(returned, turn, owner, life);
     }
 }
 
-/// True if a decoder is asked for token ids so that it can offer its KV back.
-pub(super) fn asks_for_ids(ask: &Ask) -> bool {
-    ask.turn.as_ref().is_some_and(|turn| turn.returns)
+/// True if `decoder` is asked for token ids so that it can offer its KV back: older releases tell
+/// nothing at the end of a stream.
+pub(super) fn asks_for_ids(ask: &Ask, decoder: &Instance) -> bool {
+    let tells = || decoder.release().is_some_and(|release| streams_handoffs(&release));
+    ask.turn.as_ref().is_some_and(|turn| turn.returns) && (!ask.shape.stream || tells())
+}
+
+/// Offer that is under way in a stream.
+#[derive(Debug)]
+pub(super) struct StreamedOffer {
+    turn: ConversationTurn,
+    ids: StreamedIds,
+}
+
+impl StreamedOffer {
+    /// The offer that the stream which answers `ask` may end with.
+    pub(super) fn of(ask: &Ask) -> Option<Box<StreamedOffer>> {
+        let turn = ask.turn.clone().filter(|turn| turn.returns)?;
+        let is_followed = ask.plan().is_some_and(|plan| plan.exact.is_ok());
+        Some(Box::new(StreamedOffer { turn, ids: StreamedIds::new(&ask.body, is_followed) }))
+    }
+
+    /// Takes whole events of `decoder`; gives them as they are to go on. Keeps the offer that is
+    /// among them.
+    pub(super) fn pass(&mut self, relay: &Relay, decoder: &Arc<Instance>, events: Bytes) -> Bytes {
+        let (events, returned) = self.ids.pass(events);
+        if let Some(returned) = returned {
+            relay.keep_offer(&self.turn, decoder, returned);
+        }
+        events
+    }
+
+    /// Another decoder goes on with the stream.
+    pub(super) fn restart(&mut self) {
+        self.ids.restart();
+    }
 }
 
 fn millis(time: Duration) -> u64 {

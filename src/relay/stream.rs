@@ -26,8 +26,10 @@ use crate::dialect::{Api, streamed_handoff};
 use crate::error::{Error, Kind};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
+use crate::relay::ask::Ask;
 use crate::relay::idle_timeout::{self, BODY_END, IdleTimeout};
 use crate::relay::resume::{Cause, Continuation, Follower, Pair};
+use crate::relay::reusable_kv::StreamedOffer;
 use crate::relay::sequence::LastEvents;
 use crate::relay::source::{Live, Source};
 
@@ -59,6 +61,8 @@ pub struct Stream {
     cached: Option<CacheCounts>,
     /// Knows how to go on after a break.
     follower: Option<Box<Follower>>,
+    /// Collects what the decoder may offer back at its end.
+    offer: Option<Box<StreamedOffer>>,
     silence: IdleTimeout,
     /// Lent to whoever looks for another pair.
     ledger: Option<Ledger>,
@@ -67,6 +71,20 @@ pub struct Stream {
     part: Option<Box<Broke>>,
     /// Kept of `/v1/responses` alone, whose events are numbered.
     last_events: LastEvents,
+}
+
+/// Readers of the events of one stream.
+#[derive(Debug)]
+pub(super) struct StreamReaders {
+    follower: Option<Box<Follower>>,
+    offer: Option<Box<StreamedOffer>>,
+}
+
+impl StreamReaders {
+    /// Those of the stream that answers `ask`.
+    pub(super) fn of(relay: &Arc<Relay>, ask: &Arc<Ask>) -> StreamReaders {
+        StreamReaders { follower: Follower::new(relay, ask), offer: StreamedOffer::of(ask) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -118,13 +136,14 @@ impl Stream {
         relay: Arc<Relay>,
         source: Source,
         ledger: Ledger,
-        follower: Option<Box<Follower>>,
+        readers: StreamReaders,
         end: Instant,
     ) -> Stream {
         Stream {
             state: State::First(source.first),
             live: Some(Live::new(source.rest, source.framer, source.reservation)),
-            follower,
+            follower: readers.follower,
+            offer: readers.offer,
             api: source.api,
             http2: source.http2,
             given_up: source.given_up,
@@ -161,6 +180,10 @@ impl Stream {
     /// Whole events of the decoder's: what of them may go out now.
     fn whole_events(&mut self, events: Bytes) -> Option<Bytes> {
         self.silence.heard();
+        let events = match (&mut self.offer, &self.live) {
+            (Some(offer), Some(live)) => offer.pass(&self.relay, live.reservation.instance(), events),
+            _ => events,
+        };
         let out = match &mut self.follower {
             Some(follower) => follower.pass(events),
             None => events,
@@ -291,6 +314,7 @@ impl Stream {
             Ok(source) => {
                 let Source { first, framer, rest, reservation, .. } = *source;
                 self.live = Some(Live::new(rest, framer, reservation));
+                self.offer.iter_mut().for_each(|offer| offer.restart());
                 self.silence.begins();
                 self.state = State::First(first);
                 Step::Again

@@ -127,6 +127,14 @@ pub fn may_take_chat_ids(version: &str) -> bool {
     Release::parse(version).is_some_and(|release| release >= FIRST_WITH_CHAT_IDS)
 }
 
+/// First release whose streams end with what the decoder keeps for the next turn.
+const FIRST_WITH_STREAMED_HANDOFFS: Release = Release::new(0, 33, 0);
+
+/// True if streams of this version have `kv_transfer_params` in their last event.
+pub fn streams_handoffs(version: &str) -> bool {
+    Release::parse(version).is_some_and(|release| release >= FIRST_WITH_STREAMED_HANDOFFS)
+}
+
 /// Rules of a release. A version between releases that were compared with, or a name of somebody's
 /// own, may have been changed in any way. A build of a release (`0.32.0+cu130`) is that release,
 /// and so are its patches.
@@ -247,6 +255,15 @@ mod tests {
             ("", Rules::EVERY_RELEASE),
         ] {
             assert_eq!(rules_of(version), EngineRules::Known(rules), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn streams_that_end_with_a_handoff_are_told_by_the_release() {
+        for (version, expected) in
+            [("0.33.0", true), ("0.34.1rc2", true), ("1.0.0", true), ("0.32.0+cu130", false), ("main", false)]
+        {
+            assert_eq!(streams_handoffs(version), expected, "{version}");
         }
     }
 

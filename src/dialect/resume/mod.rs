@@ -23,7 +23,8 @@ mod text_tail;
 mod transcript;
 
 pub use aborted_answer::{AbortSign, only_names_the_role};
-pub use plan::{Plan, Reason};
+pub(in crate::dialect) use plan::BODY_BYTES;
+pub use plan::{Plan, Reason, prompt_ids_bytes};
 pub use text_tail::Proof;
 pub use transcript::{Break, Next, Transcript};
 

@@ -7,7 +7,7 @@ use crate::dialect::{Api, guard};
 
 /// Requests with larger bodies are not continued: the first event repeats the prompt, and it is
 /// held until it is complete. A million tokens of text are 4 MiB.
-const BODY_BYTES: usize = 4 << 20;
+pub(in crate::dialect) const BODY_BYTES: usize = 4 << 20;
 
 /// Members that a continuation has as the request has them: they say how tokens are chosen, or by
 /// whom and for whom.
@@ -180,12 +180,12 @@ impl Plan {
     pub fn one_answer(&self) -> bool {
         !matches!(self.exact, Err(Reason::Choices | Reason::Beam | Reason::Prompt | Reason::Echo))
     }
+}
 
-    /// Most bytes of an incomplete event that are held back, where it is `frame_bytes` otherwise:
-    /// the first event repeats the prompt in numbers, for a body of `body_bytes`.
-    pub fn frame_bytes(&self, frame_bytes: usize, body_bytes: usize) -> usize {
-        if self.exact.is_err() { frame_bytes } else { frame_bytes + 8 * body_bytes.min(BODY_BYTES) }
-    }
+/// Most bytes by which a stream's first event is longer that repeats the prompt in numbers, for a
+/// body of `body_bytes`.
+pub fn prompt_ids_bytes(body_bytes: usize) -> usize {
+    8 * body_bytes.min(BODY_BYTES)
 }
 
 fn exact(api: Api, body: &Object, bypass: bool) -> Result<(), Reason> {

@@ -111,11 +111,14 @@ fn clients_see_what_they_would_see_without() {
 }
 
 #[test]
-fn ids_are_asked_for_where_there_is_one_whole_answer() {
+fn ids_are_asked_for_where_there_is_one_answer() {
     let may = |api, text: &str| may_return(api, &scan(text));
     assert!(may(Api::Chat, r#"{"n":1,"stream":false}"#) && may(Api::Completions, "{}"));
+    assert!(may(Api::Chat, r#"{"stream":true}"#) && may(Api::Chat, r#"{"include_reasoning":false}"#));
     assert!(!may(Api::Responses, "{}") && !may(Api::Messages, "{}"));
-    for text in [r#"{"stream":true}"#, r#"{"n":2}"#, r#"{"best_of":3}"#, r#"{"echo":true}"#] {
+    for text in
+        [r#"{"stream":true,"include_reasoning":false}"#, r#"{"n":2}"#, r#"{"best_of":3}"#, r#"{"echo":true}"#]
+    {
         assert!(!may(Api::Completions, text), "{text}");
     }
 }
@@ -124,7 +127,12 @@ fn ids_are_asked_for_where_there_is_one_whole_answer() {
 fn lax_truth_is_true() {
     let body = |text: &'static str| Object::scan(text.into(), ScanLimits::default()).unwrap();
     assert!(may_return(Api::Chat, &body(r#"{"stream":false,"echo":null}"#)));
-    for streamed in [r#"{"stream":1}"#, r#"{"stream":"true"}"#, r#"{"echo":"on"}"#] {
+    let unanswered = [
+        r#"{"stream":1,"include_reasoning":0}"#,
+        r#"{"stream":"true","include_reasoning":"no"}"#,
+        r#"{"echo":"on"}"#,
+    ];
+    for streamed in unanswered {
         assert!(!may_return(Api::Chat, &body(streamed)), "{streamed}");
     }
     let answer = body(r#"{"prompt_token_ids":[1],"choices":[]}"#);

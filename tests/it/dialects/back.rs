@@ -260,9 +260,115 @@ async fn kv_that_is_not_taken_is_freed_by_the_decoder() {
     let stage = stage(two_way(true, 300)).await;
     first_turn(&stage, "a note").await;
     stage.assert_nothing_left("nobody came back").await;
-    // Streamed answers can't be offered back, and what is kept of them is freed in the same way.
+    // Before vLLM 0.33 streamed answers can't be offered back; what is kept is freed likewise.
     let streamed = stage.post(PATH, &body(&json!("a note ".repeat(40)), &[("stream", json!(true))])).await;
     assert!(streamed.done() && !streamed.text().contains("remote_"));
     stage.assert_nothing_left("of a stream").await;
+    stage.end().await;
+}
+
+/// Engines that tell at the end of a stream what they keep, as vLLM does from 0.33 on, and whose
+/// release the gateway knows.
+async fn telling(version: &str, resume: bool) -> Stage {
+    let mut script = two_way(true, 60_000);
+    script.engine.streams_handoff = true;
+    script.engine.version = version.into();
+    script.config.retry.resume = resume;
+    // Releases are asked by probes.
+    script.config.health.probe_ms = 50;
+    let stage = stage(script).await;
+    eventually("the decoders' releases are known", async || {
+        let listed = stage.get("/instances").await.json();
+        let all = listed["instances"].as_array().unwrap();
+        all.iter().all(|member| member["release"] == *version)
+    })
+    .await;
+    stage
+}
+
+/// The ids of a streamed turn: of its prompt, and of its answer.
+async fn streamed_turn(stage: &Stage, text: &str) -> (Vec<u32>, Vec<u32>) {
+    let text = json!(format!("{text} {}", "which is long enough to be worth it ".repeat(20)));
+    let more = [("stream", json!(true)), ("return_token_ids", json!(true))];
+    let answer = stage.post(PATH, &body(&text, &more)).await;
+    assert_eq!((answer.status, answer.complete, answer.done()), (200, true, true), "{}", answer.text());
+    let choices: Vec<Value> = answer.events().iter().map(|event| event["choices"][0].clone()).collect();
+    let told = |choice: &Value| ids(&choice["token_ids"]);
+    (ids(&choices[0]["prompt_token_ids"]), choices.iter().flat_map(told).collect())
+}
+
+#[tokio::test]
+async fn the_next_turn_reads_what_a_decoder_wrote_into_a_stream() {
+    for resume in [false, true] {
+        let stage = telling("0.33.0", resume).await;
+        let (prompt, answer) = streamed_turn(&stage, "a story").await;
+        assert_eq!(answer.len(), 110);
+        let next = then(&[&prompt, &answer, &prompt[..40]]);
+        stage.forget();
+        let said = stage.post(PATH, &body(&next, &[("stream", json!(true))])).await;
+        let all = prompt.len() + answer.len() - 1;
+        assert_eq!(offers(&stage), [Some(((all / 16 * 16) as u64, all / 16))], "resume {resume}");
+        let read = read_back(&stage).await;
+        assert_eq!(read as usize, (all / 16 - prompt.len() / 16) * 16, "what it did not have itself");
+        assert_eq!(said.words(), right(&next).await);
+        let text = said.text();
+        assert!(!text.contains("remote_") && !text.contains("token_ids\":["), "{text}");
+        stage.assert_all_alive("turns");
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_another_decoder_went_on_with_is_offered_whole() {
+    let stage = telling("0.33.0", true).await;
+    stage.decoders_fail(&Fault::once(FaultKind::EndAfterEvents(50)).on_path(PATH));
+    let (prompt, answer) = streamed_turn(&stage, "a tale").await;
+    stage.heal();
+    assert_eq!(answer.len(), 110);
+    let next = then(&[&prompt, &answer, &prompt[..40]]);
+    stage.forget();
+    let said = ask(&stage, &next, &[]).await;
+    let all = prompt.len() + answer.len() - 1;
+    assert_eq!(offers(&stage), [Some(((all / 16 * 16) as u64, all / 16))]);
+    assert_eq!(said["choices"][0]["text"].as_str().unwrap(), right(&next).await);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn clients_read_the_stream_of_decoders_that_keep_nothing() {
+    let plain = Stage::set(Script { prefillers: 1, decoders: 1, ..Script::default() }).await;
+    let stage = telling("0.33.0", false).await;
+    for path in [PATH, "/v1/chat/completions"] {
+        let text = "a question ".repeat(30);
+        let body = json!({"prompt": text, "messages": [{"role": "user", "content": text}], "stream": true,
+            "max_tokens": 20, "model": "sim"});
+        stage.forget();
+        let (told, wanted) =
+            (stage.post(path, &body.to_string()).await, plain.post(path, &body.to_string()).await);
+        let asked: Value = serde_json::from_slice(&stage.seen(&stage.decoders)[0].body).unwrap();
+        assert_eq!(asked["return_token_ids"], json!(true), "they are how it is told what is kept");
+        let cleared = |answer: &client::Raw| {
+            let mut events = answer.events();
+            for event in &mut events {
+                for key in ["id", "created", "kv_transfer_params"] {
+                    assert!(key != "kv_transfer_params" || event.get(key).is_none_or(Value::is_null));
+                    event.as_object_mut().unwrap().remove(key);
+                }
+            }
+            events
+        };
+        assert_eq!(cleared(&told), cleared(&wanted), "{path}");
+    }
+    plain.end().await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn older_decoders_are_asked_for_no_ids_of_a_stream() {
+    let stage = telling("0.32.0", false).await;
+    let streamed = stage.post(PATH, &body(&json!("a note ".repeat(40)), &[("stream", json!(true))])).await;
+    assert!(streamed.done(), "{}", streamed.text());
+    let asked: Value = serde_json::from_slice(&stage.seen(&stage.decoders)[0].body).unwrap();
+    assert_eq!(asked.get("return_token_ids"), None);
     stage.end().await;
 }
