@@ -31,8 +31,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// A block of this size is a page of the allocator by itself.
 const OWN_PAGE_BYTES: usize = 8 << 20;
 
-/// Longest time, in ms, to ask one prefiller for its dialect: one that hangs must not delay the
-/// start.
+/// Longest time, in ms, to ask one prefiller for its dialect or its publishers: one that hangs must
+/// not delay the start.
 const DETECT_MS: u64 = 1_000;
 
 /// Starts the tasks that need no engine: certificate renewal, key file, housekeeping, scheduler
@@ -90,8 +90,13 @@ pub(super) async fn start_prompt_loops(
     tasks: &mut JoinSet<()>,
 ) -> Result<(), Trouble> {
     if let Some(events) = events {
-        let (fleet, prompts) = (handles.fleet.clone(), handles.prompts.clone());
-        tasks.spawn(KvEventSubscriptions::new(&config.events, fleet, prompts, events.index.clone()).run());
+        let (fleet, prompts, index) = (handles.fleet.clone(), handles.prompts.clone(), events.index.clone());
+        let client = SignClient {
+            client: handles.asker.client.clone(),
+            authorization: handles.asker.authorization.clone(),
+            time: ms(config.timeout.models_ms.min(DETECT_MS)),
+        };
+        tasks.spawn(KvEventSubscriptions::new(&config.events, fleet, prompts, index, client).run());
     }
     let mut parity_checker = ParityChecker::new(config, handles);
     parity_checker.check_at_start().await?;

@@ -1,4 +1,4 @@
-//! `[events]`: where prefillers publish their KV events.
+//! `[events]`: where prefillers publish their KV events, unless they tell it themselves.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,13 @@ section! {
     Events = "events" {
         /// True if they are listened to.
         listen: bool = false, AfterRestart;
-        /// Port of their `endpoint`; data-parallel rank r has this one plus r.
+        /// Port of their `endpoint`, of engines that don't tell it; data-parallel rank r has this
+        /// one plus r.
         port: u16 = 5_557, AfterRestart, port(1);
         /// Port of their `replay_endpoint`, counted up likewise; 0 = they have none.
         replay_port: u16 = 5_558, AfterRestart, port(0);
-        /// Data-parallel ranks of each prefiller that publish for themselves.
+        /// Data-parallel ranks of each prefiller that publish for themselves, where it doesn't
+        /// tell.
         ranks: u32 = 1, AfterRestart, ranks(1);
         /// Beginning of the topics to listen to; empty for all.
         topic: String = String::new(), AfterRestart;

@@ -14,7 +14,7 @@ use http::{HeaderValue, StatusCode};
 use crate::dialect::signs::{
     self, DetectedDialect, OLD_SERVER_INFO_PATH, SERVER_INFO_PATH, Signs, sglang_port,
 };
-use crate::dialect::{Dialect, facts, mooncake};
+use crate::dialect::{Dialect, event_sources, facts, mooncake};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, LiveProtocol, Role};
 use crate::tokenization::exchange::{authorized, exchange, url};
@@ -59,6 +59,11 @@ impl SignClient {
             mooncake_ranks: peer.map(|peer| peer.ranks()),
             vllm: version.and_then(|body| facts::version(&body)),
         }
+    }
+
+    /// Asks a prefiller where it publishes KV events; `None` if it does not answer.
+    pub async fn ask_event_sources(&self, prefiller: &Endpoint) -> Option<(StatusCode, bytes::Bytes)> {
+        self.ask(prefiller, event_sources::PATH, true).await
     }
 
     /// The description that an SGLang server gives of itself. vLLM has the first path in

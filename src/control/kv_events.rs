@@ -1,27 +1,35 @@
 //! Wiring of `[events]`: one watch for each rank of each prefiller, as they come and go.
 //!
 //! An instance that left is removed from the index. One that is only out of reach keeps its blocks
-//! for a while, and one that restarted begins empty; the watch itself does both.
+//! for a while, and one that restarted begins empty; the watch itself does both. Each process is
+//! asked where it publishes before it is listened to, and asked again while it is not heard.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::Events;
-use crate::endpoint::Endpoint;
+use crate::control::dialect_detect::SignClient;
+use crate::control::event_sources::{Member, Publishers};
+use crate::dialect::event_sources::{self, ToldPublisher};
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
 use crate::obs::events::{RankMeter, RankState};
 use crate::pool::events::index::{BlockIndex, IndexLimits, MAX_HOLDERS};
 use crate::pool::events::status::{Count, State, Status};
 use crate::pool::events::watch::{SharedIndex, Source, Times, Watch};
-use crate::pool::events::zmtp::Address;
 use crate::tokenization::Prompts;
 
 /// Pause between comparisons with the fleet and updates of the metrics.
 const LOOK: Duration = Duration::from_millis(250);
+/// Pause between two questions to a prefiller that did not answer, or whose events don't come.
+const ASK_PAUSE: Duration = Duration::from_secs(2);
+/// Prefillers that are asked at a time.
+const AT_ONCE: usize = 32;
 
 /// An empty index of KV events with the limits of its section.
 pub fn index(events: &Events) -> SharedIndex {
@@ -38,31 +46,43 @@ pub struct KvEventSubscriptions {
     index: SharedIndex,
     subscriptions: HashMap<InstanceId, Subscription>,
     watches: JoinSet<()>,
+    client: SignClient,
+    questions: HashMap<InstanceId, Question>,
+    answers: JoinSet<PublisherAnswer>,
 }
 
-/// Addresses at which prefillers publish their events.
+/// Question to one process of a prefiller, where it publishes.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    /// Restarts of the engine when it was asked.
+    restarts: u32,
+    /// Time of the last answer, or of the failure to get one; `None` while it is awaited.
+    ended: Option<Instant>,
+    is_answered: bool,
+}
+
+/// An engine's answer to where it publishes.
 #[derive(Debug)]
-struct Publishers {
-    port: u16,
-    replay_port: u16,
-    ranks: u16,
-    topic: Box<str>,
-    /// Publishers of prefillers with addresses of their own.
-    elsewhere: HashMap<Endpoint, Publisher>,
+struct PublisherAnswer {
+    engine: InstanceId,
+    word: PublisherWord,
 }
 
-/// Address at which rank 0 of a prefiller publishes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Publisher {
-    events: Address,
-    engine_connects: bool,
-    replay: Option<Address>,
+/// An engine's word on its publishers.
+#[derive(Debug)]
+enum PublisherWord {
+    /// It did not answer, or is not ready to.
+    Silence,
+    /// It knows no such question, or does not answer the gateway.
+    Unknown,
+    Told(Vec<ToldPublisher>),
 }
 
 /// The watches of one prefiller. Dropping it ends them.
 #[derive(Debug)]
 struct Subscription {
     ranks: Vec<Rank>,
+    sources: Vec<Source>,
     _stop: DropGuard,
 }
 
@@ -78,12 +98,13 @@ struct Rank {
 
 impl KvEventSubscriptions {
     /// Creates it without subscriptions. It follows the prefillers of `fleet`, writes into `index`,
-    /// and compares their blocks with those that `prompts` names.
+    /// and compares their blocks with those that `prompts` names; `client` asks them.
     pub fn new(
         events: &Events,
         fleet: Arc<Fleet>,
         prompts: Arc<Prompts>,
         index: SharedIndex,
+        client: SignClient,
     ) -> KvEventSubscriptions {
         KvEventSubscriptions {
             publishers: Publishers::new(events),
@@ -92,12 +113,16 @@ impl KvEventSubscriptions {
             index,
             subscriptions: HashMap::new(),
             watches: JoinSet::new(),
+            client,
+            questions: HashMap::new(),
+            answers: JoinSet::new(),
         }
     }
 
     /// Follows the fleet for ever; dropped, all watches end.
     pub async fn run(mut self) {
         loop {
+            self.take_answers();
             self.sync_with_fleet();
             self.show();
             while let Some(ended) = self.watches.try_join_next() {
@@ -131,31 +156,115 @@ impl KvEventSubscriptions {
             }
             stays
         });
+        self.questions.retain(|id, _| members.iter().any(|member| member.id() == *id));
         for member in members.iter() {
-            if !self.subscriptions.contains_key(&member.id()) {
-                let subscriptions = self.subscribe(member);
-                self.subscriptions.insert(member.id(), subscriptions);
+            if !self.publishers.lists(member.endpoint()) {
+                self.ask_if_due(member);
+            } else if !self.subscriptions.contains_key(&member.id()) {
+                self.follow(member, None);
             }
         }
     }
 
-    fn subscribe(&mut self, member: &Instance) -> Subscription {
-        let stop = CancellationToken::new();
+    /// Asks a prefiller where it publishes, if its process was not asked yet, or is not heard.
+    fn ask_if_due(&mut self, member: &Arc<Instance>) {
+        let (id, restarts) = (member.id(), member.restarts());
+        let is_heard = self.subscriptions.get(&id).is_some_and(Subscription::is_heard);
+        let is_due = self.questions.get(&id).is_none_or(|it| {
+            let may_again = it.restarts != restarts || it.ended.is_some_and(|at| at.elapsed() >= ASK_PAUSE);
+            it.ended.is_some() && may_again && !(it.is_answered && it.restarts == restarts && is_heard)
+        });
+        if !is_due || self.answers.len() >= AT_ONCE {
+            return;
+        }
+        self.questions.insert(id, Question { restarts, ended: None, is_answered: false });
+        let (client, endpoint) = (self.client.clone(), member.endpoint().clone());
+        self.answers.spawn(async move {
+            let word = match client.ask_event_sources(&endpoint).await {
+                None => PublisherWord::Silence,
+                Some((status, _)) if status.is_server_error() => PublisherWord::Silence,
+                Some((status, body)) if status == StatusCode::OK => {
+                    event_sources::read(&body).map_or(PublisherWord::Unknown, PublisherWord::Told)
+                }
+                Some(_) => PublisherWord::Unknown,
+            };
+            PublisherAnswer { engine: id, word }
+        });
+    }
+
+    /// Follows the engines that have answered. Without an answer there is nobody to listen to, and
+    /// what was listened to stays.
+    fn take_answers(&mut self) {
+        while let Some(Ok(PublisherAnswer { engine, word })) = self.answers.try_join_next() {
+            let Some(question) = self.questions.get_mut(&engine) else { continue };
+            let is_answered = !matches!(word, PublisherWord::Silence);
+            (question.ended, question.is_answered) = (Some(Instant::now()), is_answered);
+            let members = self.fleet.members(Role::Prefill);
+            let Some(member) = members.iter().find(|it| it.id() == engine) else { continue };
+            match word {
+                PublisherWord::Silence => {}
+                PublisherWord::Unknown => self.follow(member, None),
+                PublisherWord::Told(told) => self.follow(member, Some(&told)),
+            }
+        }
+    }
+
+    /// Listens to a prefiller where it told, or where it is configured to publish; anew only if
+    /// that changed.
+    fn follow(&mut self, member: &Instance, told: Option<&[ToldPublisher]>) {
         let name: Arc<str> = member.endpoint().to_string().into();
-        let sources = self.publishers.sources(member.id(), member.endpoint(), &name);
+        let place = Member { id: member.id(), endpoint: member.endpoint(), name: &name };
+        let by_word =
+            told.filter(|told| !told.is_empty()).map(|told| self.publishers.told_sources(place, told));
+        let sources = by_word.clone().flatten().unwrap_or_else(|| self.publishers.sources(place));
+        if self.subscriptions.get(&member.id()).is_some_and(|it| it.sources == sources) {
+            return;
+        }
+        let (engine, role) = (&name, Role::Prefill.name());
+        match by_word {
+            Some(Some(_)) => {
+                tracing::info!(%engine, role, at = shown(&sources), "tells where it publishes KV events")
+            }
+            Some(None) => {
+                tracing::warn!(%engine, role, ?told, at = shown(&sources), "tells addresses of KV events that can't be reached from here: those that are configured count")
+            }
+            None if told.is_some() => {
+                tracing::warn!(%engine, role, "tells that it publishes no KV events: start it with --kv-events-config")
+            }
+            None => {}
+        }
+        self.subscriptions.remove(&member.id());
+        let subscription = self.subscribe(name, sources);
+        self.subscriptions.insert(member.id(), subscription);
+    }
+
+    fn subscribe(&mut self, name: Arc<str>, sources: Vec<Source>) -> Subscription {
+        let stop = CancellationToken::new();
         let listened: usize = self.subscriptions.values().map(|it| it.ranks.len()).sum();
         if listened + sources.len() > MAX_HOLDERS {
             tracing::warn!(engine = %name, role = Role::Prefill.name(), "more than {MAX_HOLDERS} ranks publish KV events: some are not counted");
         }
-        let ranks = sources.into_iter().map(|source| {
+        let ranks = sources.iter().cloned().map(|source| {
             let meter = RankMeter::new(&name, source.rank, &Count::ALL.map(Count::name));
             let watch = Watch::new(source, Times::default(), self.index.clone());
             let status = watch.status();
             watch.spawn(&mut self.watches, stop.clone());
             Rank { instance: name.clone(), status, meter, odd_tokens: 0 }
         });
-        Subscription { ranks: ranks.collect(), _stop: stop.clone().drop_guard() }
+        Subscription { ranks: ranks.collect(), sources, _stop: stop.clone().drop_guard() }
     }
+}
+
+impl Subscription {
+    /// True if the engine's publishers are connected.
+    fn is_heard(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.status.state() != State::Lost)
+    }
+}
+
+/// Addresses for the log.
+fn shown(sources: &[Source]) -> String {
+    sources.iter().map(|it| it.events.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 impl Rank {
@@ -181,93 +290,5 @@ impl Rank {
     /// Sets its gauges to zero as it has left; its counters stay for a while.
     fn clear_gauges(&mut self) {
         self.meter.show(RankState::default(), Count::ALL.iter().map(|what| self.status.count(*what)));
-    }
-}
-
-impl Publishers {
-    fn new(events: &Events) -> Publishers {
-        let elsewhere = events.publishers().filter_map(|it| {
-            let replay = it.replay.map(str::parse).transpose().ok()?;
-            let engine_connects = it.events.starts_with("tcp://*:");
-            Some((it.instance, Publisher { events: it.events.parse().ok()?, engine_connects, replay }))
-        });
-        Publishers {
-            port: events.port,
-            replay_port: events.replay_port,
-            ranks: u16::try_from(events.ranks).unwrap_or(u16::MAX),
-            topic: events.topic.as_str().into(),
-            elsewhere: elsewhere.collect(),
-        }
-    }
-
-    fn of(&self, instance: &Endpoint) -> Option<Publisher> {
-        if let Some(publisher) = self.elsewhere.get(instance) {
-            return Some(publisher.clone());
-        }
-        let at = |port: u16| -> Option<Address> {
-            format!("tcp://{}", Endpoint::new(instance.host.clone(), port)).parse().ok()
-        };
-        let replay = (self.replay_port > 0).then(|| at(self.replay_port)).flatten();
-        Some(Publisher { events: at(self.port)?, engine_connects: false, replay })
-    }
-
-    /// A source for each rank.
-    fn sources(&self, id: InstanceId, instance: &Endpoint, name: &Arc<str>) -> Vec<Source> {
-        let Some(publisher) = self.of(instance) else { return Vec::new() };
-        let source = |rank: u16| {
-            // Rank 0 publishes at the address itself.
-            let of_rank = |it: &Address| if rank == 0 { Some(it.clone()) } else { it.of_rank(rank) };
-            let replay = match &publisher.replay {
-                Some(replay) => Some(of_rank(replay)?),
-                None => None,
-            };
-            Some(Source {
-                instance: id.0,
-                name: name.clone(),
-                rank: rank.into(),
-                events: of_rank(&publisher.events)?,
-                engine_connects: publisher.engine_connects,
-                replay,
-                topic: self.topic.clone(),
-            })
-        };
-        (0..self.ranks).filter_map(source).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sources(events: &Events, instance: &str) -> Vec<(u32, String, Option<String>, bool)> {
-        let endpoint = Endpoint::parse(instance).unwrap();
-        let found = Publishers::new(events).sources(InstanceId(3), &endpoint, &"it".into());
-        let of = |it: Source| {
-            assert_eq!((it.instance, &*it.name), (3, "it"));
-            (it.rank, it.events.to_string(), it.replay.map(|it| it.to_string()), it.engine_connects)
-        };
-        found.into_iter().map(of).collect()
-    }
-
-    #[test]
-    fn each_rank_publishes_on_the_next_port() {
-        let events = Events { ranks: 2, ..Events::default() };
-        let at = |rank: u16| {
-            let port = |first: u16| format!("tcp://[::1]:{}", first + rank);
-            (u32::from(rank), port(5557), Some(port(5558)), false)
-        };
-        assert_eq!(sources(&events, "[::1]:8001"), [at(0), at(1)]);
-        let events = Events { replay_port: 0, ..events };
-        assert_eq!(sources(&events, "p:8001")[1], (1, "tcp://p:5558".to_owned(), None, false));
-    }
-
-    #[test]
-    fn some_publish_elsewhere_and_some_connect() {
-        let endpoints = ["a:1=tcp://b:7000 tcp://b:7100", "a:2=tcp://*:7200"].map(str::to_owned).to_vec();
-        let events = Events { endpoints, ..Events::default() };
-        let replay = Some("tcp://b:7100".to_owned());
-        assert_eq!(sources(&events, "a:1"), [(0, "tcp://b:7000".to_owned(), replay, false)]);
-        assert_eq!(sources(&events, "a:2"), [(0, "tcp://0.0.0.0:7200".to_owned(), None, true)]);
-        assert_eq!(sources(&events, "a:3")[0].1, "tcp://a:5557");
     }
 }

@@ -4,6 +4,7 @@
 pub mod chat_ids;
 pub mod dialect_detect;
 pub mod discovery;
+mod event_sources;
 pub mod findings;
 pub mod health_probe;
 pub mod kv_events;

@@ -14,6 +14,7 @@ pub mod batch;
 pub mod encode;
 pub mod engine_load;
 pub mod event_members;
+pub mod event_sources;
 pub mod facts;
 pub mod fault;
 pub mod finish;

@@ -27,7 +27,7 @@ const EMBEDDING_NUMBERS: u64 = 8;
 pub fn allowed(path: &str) -> Option<Method> {
     match path {
         "/server_info" | "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load"
-        | "/metrics" | "/v1/models" => Some(Method::GET),
+        | "/metrics" | "/kv_event_sources" | "/v1/models" => Some(Method::GET),
         "/tokenize" | RENDER | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
         _ => api::of_path(path).map(|_| Method::POST),
     }
@@ -46,6 +46,8 @@ pub fn get(hub: &Hub, path: &str) -> Response<Body> {
         // A bootstrap server of its own port in a real engine.
         "/query" if hub.spec.connector == Connector::Mooncake => respond_json(&bootstrap(hub)),
         "/query" => respond(404, "", Bytes::new()),
+        "/kv_event_sources" if hub.spec.event_sources.is_empty() => respond(404, "", Bytes::new()),
+        "/kv_event_sources" => respond(200, "application/json", hub.spec.event_sources.clone().into()),
         "/load" => {
             let ledger = hub.ledger();
             respond_json(&json!({"server_load": ledger.running + ledger.waiting}))

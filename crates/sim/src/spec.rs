@@ -105,6 +105,9 @@ pub struct EngineSpec {
     pub prompt_details: bool,
     /// Version that `GET /version` tells.
     pub version: String,
+    /// Answer to `GET /kv_event_sources` (vLLM from 0.32 on: an object by rank, empty where nothing
+    /// is published); empty = the path is unknown.
+    pub event_sources: String,
     /// True if KV goes to engines of the same version alone, with NIXL's connectors (vLLM:
     /// `enforce_handshake_compat`).
     pub compares_versions: bool,
@@ -168,6 +171,7 @@ impl Default for EngineSpec {
             store_delay_ms: 0,
             prompt_details: true,
             version: "0.32.0".to_owned(),
+            event_sources: "{}".to_owned(),
             compares_versions: true,
             streams_handoff: false,
             takes_chat_ids: true,

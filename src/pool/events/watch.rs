@@ -35,7 +35,7 @@ const REPLAY_ROUNDS: u32 = 64;
 pub type SharedIndex = Arc<RwLock<BlockIndex>>;
 
 /// An engine's publisher.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Number of the instance in the index.
     pub instance: u64,

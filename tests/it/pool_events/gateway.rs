@@ -1,7 +1,7 @@
 //! The gateway listens to its prefillers' events: what they hold of a prompt is known before it is
 //! routed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pd_proxy::kvhash::{Algo, BlockContext, BlockHash, BlockHasher, HashProfile, Seed};
 use pd_proxy::sim::{Engine, EngineSpec, Role};
@@ -25,8 +25,58 @@ struct Setup {
     ports: Vec<Ports>,
 }
 
-async fn engine(role: Role) -> Engine {
-    Engine::start(EngineSpec { role, ..fast() }, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap()
+async fn engine(role: Role, host: IpAddr, event_sources: String) -> Engine {
+    let spec = EngineSpec { role, event_sources, ..fast() };
+    Engine::start(spec, SocketAddr::from((host, 0))).await.unwrap()
+}
+
+/// Ways in which the gateway learns where prefillers publish.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// `events.endpoints` has each.
+    Listed,
+    /// The engines tell, and no address is configured.
+    Told,
+    /// `events.port` and `events.replay_port`; the engines know no such question.
+    Ports,
+}
+
+impl Known {
+    /// The answer to `GET /kv_event_sources` of an engine on `host`.
+    fn answer(self, host: IpAddr, port: Ports) -> String {
+        if self == Known::Ports {
+            return String::new();
+        }
+        // One that is listed tells what is not so.
+        let wrong = u16::from(self == Known::Listed);
+        let told = |at: SocketAddr| match at.ip() == host {
+            true => format!("tcp://*:{}", at.port() ^ wrong),
+            false => format!("tcp://{at}"),
+        };
+        let publisher = json!({"enable_kv_cache_events": true, "publisher": "zmq",
+            "endpoint": told(port.events), "replay_endpoint": told(port.replay),
+            "buffer_steps": 10_000, "hwm": 100_000, "max_queue_size": 100_000, "topic": ""});
+        json!({"0": publisher}).to_string()
+    }
+
+    /// The gateway's settings for prefillers at these places.
+    fn settings(self, prefillers: &[(SocketAddr, Ports)], replay: bool) -> Vec<String> {
+        match (self, prefillers) {
+            (Known::Ports, [(_, port), ..]) => {
+                vec![format!("events.port={}", port.events.port()), "events.replay_port=0".to_owned()]
+            }
+            (Known::Listed, _) => {
+                let replay =
+                    |port: &Ports| if replay { format!(" {}", port.replay()) } else { String::new() };
+                let listed: Vec<String> = prefillers
+                    .iter()
+                    .map(|(at, port)| format!("{at}={}{}", port.events(), replay(port)))
+                    .collect();
+                vec![format!("events.endpoints={}", listed.join(","))]
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// The token ids of a prompt of eight blocks and a half.
@@ -50,25 +100,30 @@ fn blocks() -> Vec<u64> {
 impl Setup {
     /// A gateway with `members` of the prefillers, all of which publish.
     async fn new(prefillers: usize, members: usize, replay: bool) -> Setup {
+        Setup::known(Known::Listed, (prefillers, members), replay).await
+    }
+
+    async fn known(known: Known, (prefillers, members): (usize, usize), replay: bool) -> Setup {
         let (mut engines, mut publishers, mut ports) = (Vec::new(), Vec::new(), Vec::new());
         let mut flags: Vec<String> = ["--host", "127.0.0.1", "--port", "0"].map(str::to_owned).to_vec();
-        let mut endpoints = Vec::new();
+        let mut places = Vec::new();
         for at in 0..prefillers {
-            let (engine, port) = (engine(Role::Prefill).await, Ports::free());
+            let port = Ports::free();
+            let host = port.events.ip();
+            let engine = engine(Role::Prefill, host, known.answer(host, port)).await;
             publishers.push(Publisher::start(port, true).await);
-            let replay = if replay { format!(" {}", port.replay()) } else { String::new() };
-            endpoints.push(format!("{}={}{replay}", engine.addr(), port.events()));
+            places.push((engine.addr(), port));
             if at < members {
                 flags.extend(["--prefill".to_owned(), engine.addr().to_string()]);
             }
             engines.push(engine);
             ports.push(port);
         }
-        let decoder = engine(Role::Decode).await;
+        let decoder = engine(Role::Decode, [127, 0, 0, 1].into(), String::new()).await;
         flags.extend(["--decode".to_owned(), decoder.addr().to_string()]);
-        let endpoints = format!("events.endpoints={}", endpoints.join(","));
-        for set in ["prompt.tokens=engine", "hash.seed=0", "events.listen=true", &endpoints] {
-            flags.extend(["--set".to_owned(), set.to_owned()]);
+        let always = ["prompt.tokens=engine", "hash.seed=0", "events.listen=true"].map(str::to_owned);
+        for set in always.into_iter().chain(known.settings(&places, replay)) {
+            flags.extend(["--set".to_owned(), set]);
         }
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mut process = Process::start(&flags, &[]);
@@ -219,6 +274,46 @@ async fn without_a_replay_socket_what_was_before_stays_unknown() {
     setup.publishers[0].publish(stores(&blocks[..4])).await;
     setup.holds(0, 8.0).await;
     setup.logged(&["held_tokens=128 "]).await;
+    setup.end().await;
+}
+
+/// Two on one host, whose ports nobody configured.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefillers_are_listened_to_where_they_tell_that_they_publish() {
+    let mut setup = Setup::known(Known::Told, (2, 2), true).await;
+    let blocks = blocks();
+    setup.is_heard(0).await;
+    setup.is_heard(1).await;
+    setup.publishers[0].publish(stores(&blocks[..4])).await;
+    setup.publishers[1].publish(stores(&blocks[..7])).await;
+    setup.holds(0, 4.0).await;
+    setup.holds(1, 7.0).await;
+    setup.becomes(0, ("pd_proxy_events_complete", ""), 1.0).await;
+    setup.logged(&["held_tokens=112 "]).await;
+    // A new process publishes on other ports.
+    let old = setup.prefillers.remove(0);
+    let at = old.addr();
+    old.stop().await;
+    setup.publishers.remove(0).stop().await;
+    setup.ports[0] = Ports::free();
+    setup.publishers.insert(0, Publisher::start(setup.ports[0], true).await);
+    let spec = EngineSpec {
+        role: Role::Prefill,
+        event_sources: Known::Told.answer(at.ip(), setup.ports[0]),
+        ..fast()
+    };
+    setup.prefillers.insert(0, Engine::start(spec, at).await.unwrap());
+    setup.publishers[0].publish(stores(&blocks[..2])).await;
+    setup.holds(0, 2.0).await;
+    setup.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefillers_that_tell_nothing_publish_on_the_ports_that_are_configured() {
+    let mut setup = Setup::known(Known::Ports, (1, 1), false).await;
+    setup.is_heard(0).await;
+    setup.publishers[0].publish(stores(&blocks()[..3])).await;
+    setup.holds(0, 3.0).await;
     setup.end().await;
 }
 
