@@ -136,27 +136,40 @@ named! {
 }
 
 named! {
-    /// Protocols by which engines move KV, named by their connectors.
+    /// Protocols by which engines move KV. The name of a `kv_connector` stands for its protocol;
+    /// that of vLLM's MultiConnector says nothing of it.
     DialectName {
         /// Detected from the engines: SGLang and vLLM's MooncakeConnector by a question, push or
         /// pull or a pool by their answers.
         Auto = "auto",
-        /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is
-        /// told; a pool where it says nothing.
-        KvTransfer = "kv_transfer",
+        /// NixlConnector, vllm-ascend's MooncakeConnectorV1 and its successors: the prefiller's
+        /// answer says what the decoder is told; a pool where it says nothing.
+        KvTransfer = "kv_transfer"
+            | "nixlconnector"
+            | "nixlpullconnector"
+            | "mooncakeconnectorv1"
+            | "mooncakehybridconnector"
+            | "mooncakepullconnector"
+            | "mooncakeconnectorv2"
+            | "mooncaked2rhconnectorv1",
         /// EmsStoreConnector, AscendStoreConnector alone, UCM, MooncakeStoreConnector: a pool
         /// carries all KV.
-        Pool = "pool",
+        Pool = "pool"
+            | "ascendstoreconnector"
+            | "mooncakeconnectorstorev1"
+            | "mooncakestoreconnector"
+            | "emsstoreconnector"
+            | "ucmconnector",
         /// vLLM's connector MooncakeConnector.
-        Mooncake = "mooncake",
+        Mooncake = "mooncake" | "mooncakeconnector",
         /// vLLM's connector NixlPushConnector.
-        NixlPush = "nixl_push",
+        NixlPush = "nixl_push" | "nixlpushconnector",
         /// SGLang's prefill and decode servers.
         Sglang = "sglang",
         /// vllm-ascend's MooncakeLayerwiseConnector: the decoder first, which calls back.
-        Layerwise = "layerwise",
+        Layerwise = "layerwise" | "mooncakelayerwiseconnector" | "sfaremoted2hconnector",
         /// vLLM's MoRIIOConnector in READ mode.
-        Moriio = "moriio",
+        Moriio = "moriio" | "moriioconnector",
     }
 }
 
@@ -365,6 +378,26 @@ mod tests {
             "expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, \
              reference, cache_aware, session"
         );
+    }
+
+    #[test]
+    fn connectors_names_stand_for_their_dialects() {
+        for (connector, dialect) in [
+            ("NixlConnector", DialectName::KvTransfer),
+            ("NixlPushConnector", DialectName::NixlPush),
+            ("MooncakeConnector", DialectName::Mooncake),
+            ("MooncakeConnectorV1", DialectName::KvTransfer),
+            ("MooncakePullConnector", DialectName::KvTransfer),
+            ("MooncakeConnectorV2", DialectName::KvTransfer),
+            ("MooncakeD2RHConnectorV1", DialectName::KvTransfer),
+            ("MooncakeStoreConnector", DialectName::Pool),
+            ("AscendStoreConnector", DialectName::Pool),
+            ("MooncakeLayerwiseConnector", DialectName::Layerwise),
+            ("MoRIIOConnector", DialectName::Moriio),
+        ] {
+            assert_eq!(connector.parse(), Ok(dialect), "{connector}");
+        }
+        assert!("MultiConnector".parse::<DialectName>().is_err(), "it is made of others");
     }
 
     #[test]

@@ -10,6 +10,10 @@ const MAX_DISTANCE: usize = 3;
 /// The most variables that are named: an environment may hold any number of them.
 const MAX_NAMED: usize = 16;
 
+/// Name of a preset that another package of vllm-ascend has by now, and its name since.
+const OLD_PRESET: &str = "ascend-store-v1";
+const NEW_PRESET: &str = "ascend-legacy-0.10";
+
 /// The warnings, one line each.
 pub(super) fn find(config: &Config, origins: &Origins, env: &Env) -> Vec<String> {
     let unread = env.iter().filter(|(name, value)| is_unread(name, value));
@@ -19,6 +23,11 @@ pub(super) fn find(config: &Config, origins: &Origins, env: &Env) -> Vec<String>
         found.push(format!(
             "server.admin_port = {} has no effect without server.admin_host: set that to the address where operators are to be served, as in 127.0.0.1",
             config.server.admin_port
+        ));
+    }
+    if config.key.preset.as_deref() == Some(OLD_PRESET) {
+        found.push(format!(
+            "key.preset = {OLD_PRESET:?} is deprecated, since later releases of vllm-ascend have an ascend_store/v1 with other keys: write {NEW_PRESET:?}, which is the same"
         ));
     }
     // `--prefill disable` puts the decoders into both lists, which is meant.
@@ -107,6 +116,13 @@ mod tests {
         ];
         assert_eq!(warnings(&[], &env), Vec::<String>::new());
         assert_eq!(warnings(&[], &[("PD_PROXY_PORT", "9000")]).len(), 1, "that was meant for us");
+    }
+
+    #[test]
+    fn a_preset_by_its_old_name_is_told_with_the_new_one() {
+        let found = warnings(&["key.preset=ascend-store-v1"], &[]);
+        assert!(found.len() == 1 && found[0].contains("\"ascend-legacy-0.10\""), "{found:?}");
+        assert_eq!(warnings(&["key.preset=ascend-legacy-0.10"], &[]).len(), 0);
     }
 
     #[test]

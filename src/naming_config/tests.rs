@@ -175,7 +175,9 @@ fn the_presets_connector_chooses_the_scheme() {
     };
     assert_eq!(block_tokens("lmcache-builtin", lmcache), Ok((256, 8)), "chunks are LMCache's own");
     assert_eq!(block_tokens("lmcache-mp", |_| ()), Ok((256, 32)));
-    assert_eq!(block_tokens("ascend-store-v1", |_| ()), Ok((32, 32)));
+    for name in ["ascend-legacy-0.10", "ascend-store-v1"] {
+        assert_eq!(block_tokens(name, |_| ()), Ok((32, 32)), "{name}");
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub(super) fn the_first_ascend_store_and_its_keys() {
             block_tokens: block_tokens.try_into().unwrap(),
             ..KvShape::default()
         };
-        let preset = Preset::named("ascend-store-v1").unwrap();
+        let preset = Preset::named("ascend-legacy-0.10").unwrap();
         let profile = KeyProfile::new(&KeyConfig::new(preset, row.text("model"), shape)).unwrap();
         let mut keys = KeyBatch::default();
         for hash in &found {

@@ -8,6 +8,10 @@ use super::ranks::{AskRule, KvShape, RankRule};
 use super::refuse::Refusal;
 use crate::kvhash::release::{Release, Stage};
 
+/// Names of presets that have another one now. vllm-ascend's `ascend_store/v1` of later releases
+/// writes other keys than the connector of 0.10 did.
+const RENAMED: [(&str, &str); 1] = [("ascend-store-v1", "ascend-legacy-0.10")];
+
 /// Connectors that write keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connector {
@@ -157,6 +161,7 @@ impl Preset {
             "ucm-dram" => return Err(Refusal::UnpublishedFormat("UCM's Dram pipeline")),
             _ => {}
         }
+        let name = RENAMED.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| *new);
         let found = Self::all().iter().find(|p| p.name == name);
         found.copied().ok_or_else(|| Refusal::UnknownPreset(name.to_owned()))
     }
@@ -230,7 +235,8 @@ mod tests {
         assert_eq!(ascend("0.31.0"), "ascend-0.30");
         assert_eq!(ascend("0.23.0.post1"), "ascend-0.23");
         assert_eq!(name(Connector::MooncakeStore, "0.29.1"), Ok("mooncake-store-0.24"));
-        assert_eq!(name(Connector::AscendStoreV1, "0.11.0"), Ok("ascend-store-v1"));
+        assert_eq!(name(Connector::AscendStoreV1, "0.11.0"), Ok("ascend-legacy-0.10"));
+        assert_eq!(Preset::named("ascend-store-v1").map(|p| p.name), Ok("ascend-legacy-0.10"));
     }
 
     #[test]

@@ -158,8 +158,9 @@ const ASCEND_0_30: Preset = Preset {
     ..ASCEND_0_26
 };
 
-const ASCEND_STORE_V1: Preset = Preset {
-    name: "ascend-store-v1",
+/// The store of MooncakeConnectorStoreV1, which is not the later package `ascend_store/v1`.
+const ASCEND_LEGACY_0_10: Preset = Preset {
+    name: "ascend-legacy-0.10",
     connector: Connector::AscendStoreV1,
     since: v(10, 0).rc(0),
     until: v(11, u16::MAX),
@@ -307,7 +308,7 @@ pub(super) const ALL: [&Preset; 28] = [
     &ASCEND_0_26,
     &ASCEND_MAIN,
     &ASCEND_0_30,
-    &ASCEND_STORE_V1,
+    &ASCEND_LEGACY_0_10,
     &MOONCAKE_0_22,
     &MOONCAKE_0_24,
     &MOONCAKE_0_30,
