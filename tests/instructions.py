@@ -21,9 +21,9 @@ BEFORE = 8
 ENGINES = ["--prefill-tokens-per-s", "100000000"]
 
 
-def counted(program, settings, requests, count):
+def counted(program, settings, requests, engines, count):
     """What the gateway takes for `count` of them."""
-    with gateway(program, settings, under=VALGRIND, engines=ENGINES) as (running, address, connection):
+    with gateway(program, settings, under=VALGRIND, engines=[*ENGINES, *engines]) as (running, address, connection):
         def instrument(switch):
             subprocess.run(["callgrind_control", f"--instr={switch}", str(running.process.pid)], check=True, capture_output=True, timeout=60)
 
@@ -42,8 +42,8 @@ def counted(program, settings, requests, count):
 def main():
     if len(sys.argv) == 1:
         return print("\n".join(SCENES))
-    program, (count, settings, requests) = pathlib.Path(sys.argv[1]).resolve(), SCENES[sys.argv[2]]
-    print(counted(program, settings, requests, count) // count)
+    program, (count, settings, requests, engines) = pathlib.Path(sys.argv[1]).resolve(), SCENES[sys.argv[2]]
+    print(counted(program, settings, requests, engines, count) // count)
 
 
 main()

@@ -32,12 +32,16 @@ def streams(numbers):
     return [(path, body | {"stream": True}) for path, body in asks]
 
 
-# Name: how many of it, settings, and the requests for these numbers.
+# Engines that answer as vLLM 0.33: each event of a stream has a member more.
+OF_33 = ["--release", "0.33"]
+
+# Name: how many of it, settings, the requests for these numbers, and flags of the engines.
 SCENES = {
-    "a whole request, 200 B, logged": (300, [], lambda numbers: [completion(18, number) for number in numbers]),
-    "a prompt of 128 KB": (40, [], lambda numbers: [completion(11_900, number) for number in numbers]),
-    "a chat of 8 KB, its tokens and hashes": (40, TOKENS, lambda numbers: [chat(740, number) for number in numbers]),
-    "an event of a stream": (2_000, [], streams),
+    "a whole request, 200 B, logged": (300, [], lambda numbers: [completion(18, number) for number in numbers], []),
+    "a prompt of 128 KB": (40, [], lambda numbers: [completion(11_900, number) for number in numbers], []),
+    "a chat of 8 KB, its tokens and hashes": (40, TOKENS, lambda numbers: [chat(740, number) for number in numbers], []),
+    "an event of a stream": (2_000, [], streams, []),
+    "an event of a stream, vLLM 0.33": (2_000, [], streams, OF_33),
 }
 
 

@@ -34,8 +34,8 @@ def main():
     # Engines inherit the first of these.
     os.environ["LLVM_PROFILE_FILE"] = "/dev/null"
     env = os.environ | {"LLVM_PROFILE_FILE": str(folder / "%p.profraw")}
-    for name, (count, settings, requests) in SCENES.items():
-        with gateway(program, settings, env=env, engines=ENGINES) as (_, address, connection):
+    for name, (count, settings, requests, engines) in SCENES.items():
+        with gateway(program, settings, env=env, engines=[*ENGINES, *engines]) as (_, address, connection):
             for begin in range(0, ROUNDS * count, count):
                 for path, body in requests(range(begin, begin + count)):
                     asked(connection, path, body)

@@ -17,7 +17,9 @@ pub use generate::{GenerateArgs, Generated};
 pub use keys::{KeysArgs, KeysFormat};
 pub use replay::{ReplayArgs, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
-pub use sim::{DemoArgs, SimArgs, SimConnector, SimMooncakeArgs, SimOther, SimRelease, SimRole};
+pub use sim::{
+    DemoArgs, SimArgs, SimConnector, SimEngineRelease, SimMooncakeArgs, SimOther, SimRelease, SimRole,
+};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;

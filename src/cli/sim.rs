@@ -66,6 +66,9 @@ pub struct SimArgs {
     /// alone
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub answer_tokens: u32,
+    /// Release of vLLM that it tells and answers as
+    #[arg(long, value_enum, default_value_t = SimEngineRelease::V0_32)]
+    pub release: SimEngineRelease,
     /// Time for which it keeps KV for a decoder, ms
     #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub lease_ms: u64,
@@ -144,6 +147,27 @@ pub enum SimRelease {
     /// 0.3.13 and later
     #[value(name = "0.3.13")]
     V0_3_13,
+}
+
+/// Releases of vLLM whose answers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimEngineRelease {
+    /// Release 0.32 of vLLM
+    #[value(name = "0.32")]
+    V0_32,
+    /// Release 0.33 of vLLM: each event of a stream has kv_transfer_params
+    #[value(name = "0.33")]
+    V0_33,
+}
+
+impl SimEngineRelease {
+    /// Its version, as engines tell it.
+    pub fn version(self) -> &'static str {
+        match self {
+            SimEngineRelease::V0_32 => "0.32.0",
+            SimEngineRelease::V0_33 => "0.33.0",
+        }
+    }
 }
 
 /// The legs a simulated engine serves.

@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use crate::app::{self, App, Signals, StartError};
-use crate::cli::{DemoArgs, SimArgs, SimConnector, SimOther, SimRole};
+use crate::cli::{DemoArgs, SimArgs, SimConnector, SimEngineRelease, SimOther, SimRole};
 use crate::config::Config;
 use crate::obs::log;
 use crate::sim::{Connector, Engine, EngineSpec, Pool, Role};
@@ -189,6 +189,8 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
         slope_ms: args.slope_ms,
         lease_ms: args.lease_ms,
         answer_tokens: args.answer_tokens,
+        version: args.release.version().to_owned(),
+        streams_handoff: args.release == SimEngineRelease::V0_33,
         connector: match args.connector {
             SimConnector::Handoff => Connector::Handoff,
             SimConnector::Mooncake => Connector::Mooncake,
