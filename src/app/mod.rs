@@ -33,7 +33,7 @@ use crate::control::kv_events;
 use crate::control::parity::ParityHandles;
 use crate::control::reload::{Reloader, Source as ConfigSource, Target};
 use crate::fleet::LiveProtocol;
-use crate::naming_config::{self, FilesError, Trouble};
+use crate::naming_config::{self, FilesError, LocalPrompter, Trouble};
 use crate::obs::events::HeldMeter;
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
@@ -342,24 +342,38 @@ fn asker(control: &reqwest::Client, edge: &Edge) -> Asker {
 /// The reader of prompts; `None` with `prompt.tokens = "off"`.
 fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
     naming_config::refuse_early(config)?;
-    let source = match config.prompt.tokens {
+    let engine = || {
+        let limits = EngineLimits {
+            budget: ms(config.prompt.budget_ms),
+            in_flight: config.limit.tokenize_inflight,
+            cache_tokens: config.limit.prompt_cache_tokens,
+            ..EngineLimits::default()
+        };
+        EngineTokenizer::new(asker.clone(), limits, rng::random())
+    };
+    let source = match config.tokens() {
         Tokens::Off => return Ok(None),
-        Tokens::Engine => {
-            let limits = EngineLimits {
-                budget: ms(config.prompt.budget_ms),
-                in_flight: config.limit.tokenize_inflight,
-                cache_tokens: config.limit.prompt_cache_tokens,
-                ..EngineLimits::default()
-            };
-            Source::Engine(EngineTokenizer::new(asker.clone(), limits, rng::random()))
-        }
+        Tokens::Engine => Source::Engine(engine()),
         Tokens::Local => {
-            let (prompter, without) = naming_config::prompter(config, rng::random())?;
+            let LocalPrompter { prompter, without, .. } = naming_config::prompter(config, rng::random())?;
             if let Some(why) = without {
                 tracing::warn!("chats are routed by load: {why}");
             }
             Source::Local(Arc::new(prompter))
         }
+        Tokens::Auto => match naming_config::prompter(config, rng::random()) {
+            Ok(LocalPrompter { prompter, without, form }) => {
+                tracing::info!(tokenizer = form.name(), "prompts are tokenised here once that is proven");
+                if let Some(why) = without {
+                    tracing::warn!("chats are tokenised by engines, a round trip each: {why}");
+                }
+                Source::Either { local: Arc::new(prompter), engine: engine() }
+            }
+            Err(why) => {
+                tracing::warn!("prompts are tokenised by engines, a round trip each: {why}");
+                Source::Engine(engine())
+            }
+        },
     };
     let prompts = Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts());
     Ok(Some(Arc::new(prompts)))
@@ -377,7 +391,7 @@ fn meters(config: &Config) -> Meters {
     if config.dialect.name == DialectName::Layerwise {
         meters.callbacks_start();
     }
-    if config.prompt.tokens != Tokens::Off {
+    if config.tokens() != Tokens::Off {
         meters.prompts_start();
     }
     meters

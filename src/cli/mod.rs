@@ -173,7 +173,7 @@ pub struct ServeArgs {
     pub model: Option<String>,
 
     /// The pool that the engines share, as mooncake://10.0.0.8:50051?admin=9003, memcache://,
-    /// ems://, ucm:///DIR or lmcache://; sets pool.kind, its addresses, prompt.tokens, key.preset
+    /// ems://, ucm:///DIR or lmcache://; sets pool.kind, its addresses, key.preset
     #[arg(long, value_name = "URL", help_heading = "Pool")]
     pub pool: Option<String>,
     /// Tensor-parallel size of an engine, for the pool's keys [default: 1]

@@ -114,9 +114,7 @@ impl ServeArgs {
     /// Adds what follows from `--pool`, which is weaker than all that was said of the same keys.
     pub(crate) fn follow_pool(&self, found: &mut CollectedEntries) {
         let Some(Ok(url)) = self.pool.as_deref().map(|text| PoolUrl::parse(text.trim())) else { return };
-        let has_files = found.entries.iter().any(|entry| entry.key == "prompt.model_path");
-        let tokens = ("prompt.tokens", if has_files { "local" } else { "engine" });
-        let follow = url.scheme.follow.iter().chain([&tokens]).map(|(key, text)| entry(key, text));
+        let follow = url.scheme.follow.iter().map(|(key, text)| entry(key, text));
         found.entries.splice(0..0, follow.collect::<Vec<_>>());
     }
 }
@@ -256,8 +254,8 @@ mod tests {
             (key.preset.as_deref(), key.tp, hash.seed.as_deref()),
             (Some("mooncake-store"), 2, Some("0"))
         );
-        assert_eq!(prompt.tokens, Tokens::Local);
-        for key in ["pool.kind", "pool.addresses", "pool.admins", "key.preset", "prompt.tokens"] {
+        assert_eq!((prompt.tokens, loaded.config.tokens()), (Tokens::Auto, Tokens::Auto));
+        for key in ["pool.kind", "pool.addresses", "pool.admins", "key.preset"] {
             assert_eq!(loaded.origins.of(key).to_string(), "flag --pool", "{key}");
         }
     }

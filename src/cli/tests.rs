@@ -299,11 +299,7 @@ fn a_model_s_files_and_block_size_have_flags() {
     assert_eq!((config.prompt.model_path.as_deref(), config.hash.block_tokens), (Some("/models/M"), 128));
     assert_eq!(*origins.of("prompt.model_path"), Origin::Flag("--model-path".to_owned()));
     assert_eq!(*origins.of("hash.block_tokens"), Origin::Flag("--block-size".to_owned()));
-    assert_eq!(
-        config.prompt.tokens,
-        Tokens::Off,
-        "a directory alone does not change how requests are routed"
-    );
+    assert_eq!(config.tokens(), Tokens::Off, "a directory alone does not change how requests are routed");
     check_messages(&[
         (
             "pd-proxy --block-size -1",

@@ -243,7 +243,7 @@ fn prompts(config: &Config, asker: Asker) -> Result<Prompts, KeysError> {
             let limits = EngineLimits { budget: asker.time, ..EngineLimits::default() };
             Source::Engine(EngineTokenizer::new(asker, limits, 0))
         }
-        _ if local => Source::Local(Arc::new(naming_config::prompter(config, 0)?.0)),
+        _ if local => Source::Local(Arc::new(naming_config::prompter(config, 0)?.prompter)),
         _ => Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))),
     };
     Ok(Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts()))

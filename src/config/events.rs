@@ -172,6 +172,8 @@ mod tests {
         assert_eq!(problems(events), ["events.port = 65535: expected 1 to 65534"]);
         let mut config = Config::default();
         config.events.listen = true;
+        assert!(config.validate().is_empty() && config.tokens() == Tokens::Auto);
+        config.prompt.tokens = Tokens::Off;
         let found: Vec<String> = config.validate().into_iter().map(|(_, it)| it.to_string()).collect();
         assert_eq!(found, ["events.listen = true needs prompt.tokens"]);
     }

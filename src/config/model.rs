@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Config;
 use super::bounds::{block_tokens, ms, parallel, within};
 use super::table::{Rule, section};
-use super::values::{ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Tokens};
+use super::values::{ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, PoolKind, Tokens};
 
 /// Python 3.255 is far.
 const MAX_PYTHON_MINOR: u64 = 255;
@@ -15,8 +16,8 @@ section! {
     /// `[prompt]`: how a request becomes the token ids that the engines see.
     Prompt = "prompt" {
         /// The tokenizer that is used.
-        tokens: Tokens = Tokens::Off, AfterRestart;
-        /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps
+        tokens: Tokens = Tokens::Auto, AfterRestart;
+        /// The model's directory, with a tokenizer's file, `tokenizer_config.json` and perhaps
         /// `chat_template.jinja`.
         model_path: Option<String> = None, AfterRestart, Rule::NotEmpty;
         /// A file, as the engines' `--chat-template`; None = the model's own.
@@ -133,6 +134,18 @@ impl Prompt {
     /// `template_kwargs`; empty when it is not set, or is no JSON object.
     pub fn template_defaults(&self) -> serde_json::Map<String, serde_json::Value> {
         self.template_kwargs.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+}
+
+impl Config {
+    /// The tokenizer of prompts: [`Tokens::Auto`] only where something needs tokens, a pool or KV
+    /// events.
+    pub fn tokens(&self) -> Tokens {
+        let is_needed = self.pool.kind != PoolKind::Off || self.events.listen;
+        match self.prompt.tokens {
+            Tokens::Auto if !is_needed => Tokens::Off,
+            tokens => tokens,
+        }
     }
 }
 

@@ -196,6 +196,9 @@ named! {
 named! {
     /// Tokenizers of prompts.
     Tokens {
+        /// As the rest of the configuration wants it: nobody while neither a pool nor KV events are
+        /// set, else the gateway where the model's files are known and proven, else an engine.
+        Auto = "auto",
         /// Nobody: prompts are routed by their size alone.
         Off = "off",
         /// The gateway, with the model's files.

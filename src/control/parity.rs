@@ -360,10 +360,16 @@ impl ParityChecker {
                 let finding = Finding::of(difference, compared.saturating_sub(1));
                 if self.seen.findings.record(engine, finding) {
                     let what = if finding == Finding::OtherChats { "Chats" } else { "Prompts" };
-                    tracing::error!(
-                        %engine, compared,
-                        "{difference} {what} are routed by load until the engine is restarted with other files, or the gateway is"
-                    );
+                    match self.handles.prompts.asks_engines() {
+                        true => tracing::error!(
+                            %engine, compared,
+                            "{difference} {what} are tokenised by engines until the engine is restarted with other files, or the gateway is"
+                        ),
+                        false => tracing::error!(
+                            %engine, compared,
+                            "{difference} {what} are routed by load until the engine is restarted with other files, or the gateway is"
+                        ),
+                    }
                 }
                 self.seen.doubts.remove(engine);
             }

@@ -1,23 +1,24 @@
 //! The model's files → what renders and tokenises its prompts.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::{fs, io};
 
 use crate::config::{Config, ContentFormat};
 use crate::prompt::{
-    self, CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, Reason, TemplateError, TemplateFiles,
-    Tokenize, TokenizerError,
+    self, CacheLimits, ChatTemplate, PrefixCache, Prompter, Reason, TemplateError, TemplateFiles,
+    TokenizerError,
 };
 
-/// Longest of the model's files, bytes: the largest `tokenizer.json` known takes a sixth of it.
+use super::tokenizer_files::{TokenizerForm, load_tokenizer};
+
+/// Longest of the model's files, bytes: the largest tokenizers known take a sixth of it.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Reasons why a model's files can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// No directory is named.
-    #[error("prompt.model_path is not set: it names the directory with tokenizer.json")]
+    #[error("prompt.model_path is not set: it names the directory with the model's tokenizer")]
     NoPath,
     /// A file is not there, or can't be read.
     #[error("{key}: {}: {why}", .path.display())]
@@ -47,31 +48,43 @@ pub enum FilesError {
     },
 }
 
+/// What a model's files make of prompts.
+pub struct LocalPrompter {
+    /// Renders and tokenises.
+    pub prompter: Prompter,
+    /// Reason why no chat is rendered here, if none is.
+    pub without: Option<TemplateError>,
+    /// Form of the tokenizer's files.
+    pub form: TokenizerForm,
+}
+
 /// Loads tokenizer and template from `prompt.model_path`. A model without a template, or with one
-/// that can't be rendered exactly, is fine: its chats are then routed by load, and the second value
+/// that can't be rendered exactly, is fine: its chats are then not rendered here, and the result
 /// says why.
 ///
 /// # Errors
 /// [`FilesError`] names the file.
-pub fn prompter(config: &Config, seed: u64) -> Result<(Prompter, Option<TemplateError>), FilesError> {
+pub fn prompter(config: &Config, seed: u64) -> Result<LocalPrompter, FilesError> {
     let dir = PathBuf::from(config.prompt.model_path.as_ref().ok_or(FilesError::NoPath)?);
-    let path = dir.join("tokenizer.json");
-    let tokenizer = Local::from_json(&read("prompt.model_path", &path)?)
-        .map_err(|why| FilesError::Tokenizer { path, why })?;
+    let loaded = load_tokenizer(&dir)?;
     let (template, without) = match template(config, &dir)? {
         FoundTemplate::Compiled(template) => (Some(*template), None),
         FoundTemplate::Unusable(why) => (None, Some(why)),
     };
     let limits = CacheLimits { tokens: config.limit.prompt_cache_tokens, ..CacheLimits::default() };
-    let cache = PrefixCache::new(&tokenizer, limits, seed);
-    let tokenizer: Arc<dyn Tokenize> = Arc::new(tokenizer);
-    let prompter = Prompter::new(template, Some(tokenizer), cache)
-        .with_defaults(config.prompt.template_defaults())
+    // What the engines are told wins over what the model's own code says.
+    let mut variables = loaded.variables;
+    variables.extend(config.prompt.template_defaults());
+    let cache = PrefixCache::new(&*loaded.tokenizer, limits, seed);
+    let prompter = Prompter::new(template, Some(loaded.tokenizer), cache)
+        .with_tools(loaded.tools)
+        .with_defaults(variables)
         .with_efforts(config.prompt.efforts());
-    Ok(match encoded_elsewhere(&dir)? {
-        true => (prompter.without_chats(Reason::Encoder), without),
-        false => (prompter, without),
-    })
+    let prompter = match encoded_elsewhere(&dir)? {
+        true => prompter.without_chats(Reason::Encoder),
+        false => prompter,
+    };
+    Ok(LocalPrompter { prompter, without, form: loaded.form })
 }
 
 /// True if engines encode this model's chats by code of their own: Harmony for gpt-oss,
@@ -115,19 +128,31 @@ fn template(config: &Config, dir: &Path) -> Result<FoundTemplate, FilesError> {
     }
 }
 
-fn optional(path: &Path) -> Result<Option<String>, FilesError> {
+/// The text of a file that need not be there.
+pub(super) fn optional(path: &Path) -> Result<Option<String>, FilesError> {
     match read("prompt.model_path", path) {
         Err(FilesError::Unreadable { why, .. }) if why.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some),
     }
 }
 
-fn read(key: &'static str, path: &Path) -> Result<String, FilesError> {
-    let text = fs::metadata(path).and_then(|meta| {
+/// The text of a file, within [`MAX_FILE_BYTES`].
+pub(super) fn read(key: &'static str, path: &Path) -> Result<String, FilesError> {
+    let bytes = read_bytes(key, path)?;
+    let unreadable = |_| {
+        let why = io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8");
+        FilesError::Unreadable { key, path: path.to_owned(), why }
+    };
+    String::from_utf8(bytes).map_err(unreadable)
+}
+
+/// The bytes of a file, within [`MAX_FILE_BYTES`].
+pub(super) fn read_bytes(key: &'static str, path: &Path) -> Result<Vec<u8>, FilesError> {
+    let bytes = fs::metadata(path).and_then(|meta| {
         if meta.len() > MAX_FILE_BYTES {
             return Err(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes")));
         }
-        fs::read_to_string(path)
+        fs::read(path)
     });
-    text.map_err(|why| FilesError::Unreadable { key, path: path.to_owned(), why })
+    bytes.map_err(|why| FilesError::Unreadable { key, path: path.to_owned(), why })
 }

@@ -11,6 +11,7 @@ mod nearest;
 mod scheme;
 #[cfg(test)]
 mod tests;
+mod tokenizer_files;
 
 use crate::config::{Config, KeyStore};
 use crate::endpoint::Endpoint;
@@ -21,8 +22,9 @@ use crate::tokenization::{BlockNaming, Facts};
 
 use agree::Known;
 pub use agree::{Contradiction, ReportedValue};
-pub use files::{FilesError, prompter};
+pub use files::{FilesError, LocalPrompter, prompter};
 pub use scheme::lmcache_chunk_tokens;
+pub use tokenizer_files::{LoadedTokenizer, TokenizerForm, load_tokenizer};
 
 /// Facts that one engine publishes, and its name.
 #[derive(Clone, Debug)]

@@ -140,6 +140,16 @@ impl Chat {
         contents.flatten().any(is_media)
     }
 
+    /// True if the template gets tools.
+    pub(super) fn has_tools(&self) -> bool {
+        self.tools.as_ref().is_some_and(|tools| !tools.is_empty())
+    }
+
+    /// Puts the members of every object of the tools in the order of their names.
+    pub(super) fn sort_tools(&mut self) {
+        self.tools.iter_mut().flatten().for_each(Value::sort_all_objects);
+    }
+
     /// Adds variables that the request does not set.
     pub(super) fn complete(&mut self, defaults: &Map<String, Value>) {
         for (name, value) in defaults {

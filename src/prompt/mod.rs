@@ -44,7 +44,10 @@ pub use source::PromptSource;
 pub use special::AddedToken;
 pub use strftime::Today;
 pub use template::{ChatTemplate, ContentFormat, MAX_TEMPLATE_BYTES, TemplateError, TemplateFiles};
-pub use tokenizer::{Local, Tokenize, TokenizerError};
+pub use tokenizer::{
+    KimiFiles, Local, MAX_RANKS, MAX_TOKEN_BYTES, RankTokenizer, Tokenize, TokenizerError, ToolsForm, kimi,
+    kimi_variables, names_qwen, qwen,
+};
 pub use topics::{Topic, Topics};
 
 /// Longest text that is tokenised here, in bytes; a longer one is [`Reason::TooLong`].
@@ -232,6 +235,8 @@ pub struct Prompter {
     efforts: EffortMap,
     /// Reason why no chat is exact, whatever it says.
     no_chats: Option<Reason>,
+    /// The form in which the template gets tools.
+    tools: ToolsForm,
     rules: SharedRules,
 }
 
@@ -249,6 +254,7 @@ impl Prompter {
             defaults: Map::new(),
             efforts: EffortMap::new(),
             no_chats: None,
+            tools: ToolsForm::Given,
             rules: SharedRules::new(Rules::ANY_EDITION),
         }
     }
@@ -271,6 +277,13 @@ impl Prompter {
     /// The engines' `--reasoning-effort-map`.
     pub fn efforts(&self) -> &EffortMap {
         &self.efforts
+    }
+
+    /// For a model whose own code hands tools to its template in this form.
+    #[must_use]
+    pub fn with_tools(mut self, form: ToolsForm) -> Self {
+        self.tools = form;
+        self
     }
 
     /// For a model whose chats are not known here, for a reason that lies in the model.
@@ -326,6 +339,12 @@ impl Prompter {
                 self.no_chats.map_or(Ok(()), Err)?;
                 if !context.rules.topics.covers(chat.needs()) {
                     return Err(Reason::Release);
+                }
+                match self.tools {
+                    ToolsForm::Given => {}
+                    ToolsForm::Sorted => chat.sort_tools(),
+                    ToolsForm::Other if chat.has_tools() => return Err(Reason::Template),
+                    ToolsForm::Other => {}
                 }
                 chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;

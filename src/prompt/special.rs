@@ -15,20 +15,20 @@ pub struct AddedToken {
 /// Finds added tokens: leftmost first, the longest of those that start there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finder {
-    trie: Trie,
+    trie: Trie<bool>,
     first_bytes: Vec<u8>,
 }
 
-/// The tokens by their bytes: some models have thousands, most of which begin alike, and every `<`
-/// of a text may begin one.
+/// The tokens by their bytes, each with a fact about it: some models have thousands, most of which
+/// begin alike, and every `<` of a text may begin one.
 #[derive(Clone, Debug)]
-struct Trie(Vec<Node>);
+pub(super) struct Trie<T>(Vec<Node<T>>);
 
 /// Tokens that are known after some first bytes.
-#[derive(Clone, Debug, Default)]
-struct Node {
-    /// They are a token, and whether that one cuts.
-    token: Option<bool>,
+#[derive(Clone, Debug)]
+struct Node<T> {
+    /// They are a token, and the fact about it.
+    token: Option<T>,
     /// Place where it goes on, by the next byte, in order.
     next: Vec<(u8, usize)>,
 }
@@ -45,7 +45,10 @@ impl Finder {
         first_bytes.sort_unstable();
         first_bytes.dedup();
         let useful = tokens.iter().any(|token| token.cuts) && first_bytes.len() <= MAX_FIRST_BYTES;
-        useful.then(|| Self { trie: Trie::new(&tokens), first_bytes })
+        useful.then(|| {
+            let facts = tokens.iter().map(|token| (token.content.as_str(), token.cuts));
+            Self { trie: Trie::new(facts), first_bytes }
+        })
     }
 
     /// The byte ranges of the tokens at whose end the text can be cut, in order.
@@ -73,42 +76,48 @@ impl Finder {
     }
 }
 
-impl Default for Trie {
-    fn default() -> Self {
-        Self(vec![Node::default()])
+impl<T> Node<T> {
+    fn empty() -> Self {
+        Self { token: None, next: Vec::new() }
     }
 }
 
-impl Trie {
+impl<T> Default for Trie<T> {
+    fn default() -> Self {
+        Self(vec![Node::empty()])
+    }
+}
+
+impl<T: Copy> Trie<T> {
     /// Of equal tokens the first counts.
-    fn new(tokens: &[AddedToken]) -> Self {
+    pub(super) fn new<'a>(tokens: impl Iterator<Item = (&'a str, T)>) -> Self {
         let mut nodes = Self::default().0;
-        for token in tokens {
+        for (token, fact) in tokens {
             let mut at = 0;
-            for byte in token.content.bytes() {
+            for byte in token.bytes() {
                 let known = nodes[at].next.binary_search_by_key(&byte, |(byte, _)| *byte);
                 at = match known {
                     Ok(place) => nodes[at].next[place].1,
                     Err(place) => {
                         let new = nodes.len();
                         nodes[at].next.insert(place, (byte, new));
-                        nodes.push(Node::default());
+                        nodes.push(Node::empty());
                         new
                     }
                 };
             }
-            nodes[at].token.get_or_insert(token.cuts);
+            nodes[at].token.get_or_insert(fact);
         }
         Self(nodes)
     }
 
-    /// The longest token that `rest` begins with: its length in bytes, and whether it cuts.
-    fn longest(&self, rest: &[u8]) -> Option<(usize, bool)> {
+    /// The longest token that `rest` begins with: its length in bytes, and the fact about it.
+    pub(super) fn longest(&self, rest: &[u8]) -> Option<(usize, T)> {
         let (mut node, mut longest) = (self.0.first()?, None);
         for (at, byte) in rest.iter().enumerate() {
             let Ok(place) = node.next.binary_search_by_key(byte, |(byte, _)| *byte) else { break };
             node = &self.0[node.next[place].1];
-            longest = node.token.map(|cuts| (at + 1, cuts)).or(longest);
+            longest = node.token.map(|fact| (at + 1, fact)).or(longest);
         }
         longest
     }

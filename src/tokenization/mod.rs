@@ -9,6 +9,7 @@ pub mod facts;
 pub mod parity;
 mod parity_cases;
 mod prompts;
+mod source;
 mod tokenize_request;
 
 pub use block_naming::{BlockNaming, Model};
@@ -18,5 +19,6 @@ pub use facts::{EngineRules, Facts, FactsError, Gap};
 pub use parity::{
     ComparedEngine, Comparison, Difference, Parity, TopicsSeen, Verdict, compare, compare_routes,
 };
-pub use prompts::{BaseModels, Prompts, Source, Trust};
+pub use prompts::Prompts;
+pub use source::{BaseModels, Source, Trust};
 pub use tokenize_request::{TokenizeRequest, tokenize_request};

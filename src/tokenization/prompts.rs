@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::block_naming::BlockNaming;
 use super::engine::EngineTokenizer;
+use super::source::{BaseModels, Source, Trust, engine_may_know};
 use super::tokenize_request::tokenize_request_under;
 use crate::codec::json::Object;
 use crate::dialect::Api;
@@ -61,35 +62,6 @@ pub struct Prompts {
     base_models: ArcSwap<BaseModels>,
     /// So many dear bodies at once: one per core.
     aside: Arc<Semaphore>,
-}
-
-/// Tokenizers of prompts that the client has not tokenised.
-pub enum Source {
-    /// The gateway's own.
-    Local(Arc<Prompter>),
-    /// That of an engine.
-    Engine(EngineTokenizer),
-}
-
-/// The engines' models that are no adapters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BaseModels {
-    /// Their names, each once.
-    pub names: Vec<String>,
-    /// The shortest of their contexts, in tokens.
-    pub context_tokens: Option<u64>,
-}
-
-/// Trust in tokens that were computed here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Trust {
-    /// No engine has been compared with yet: prompts count as unknown.
-    Unproven,
-    /// Every engine that was compared with makes the same tokens.
-    Proven,
-    /// One makes others: prompts count as unknown until it makes the same, or is gone.
-    Refuted,
 }
 
 impl Prompts {
@@ -142,10 +114,12 @@ impl Prompts {
 
     /// The local tokenizer and template, if they are in use.
     pub fn local(&self) -> Option<&Arc<Prompter>> {
-        match &self.source {
-            Source::Local(prompter) => Some(prompter),
-            Source::Engine(_) => None,
-        }
+        self.source.local()
+    }
+
+    /// True if an engine is asked for tokens that are not known here.
+    pub fn asks_engines(&self) -> bool {
+        self.source.asks_engines()
     }
 
     /// Trust in local tokens of requests of this API.
@@ -232,29 +206,51 @@ impl Prompts {
         if api == Api::Chat && self.encoder.load(Ordering::Relaxed) {
             return unknown(Reason::Encoder);
         }
+        let is_proven = self.trust_in(api) == Trust::Proven;
         match &self.source {
-            Source::Local(prompter) if self.trust_in(api) == Trust::Proven => {
-                let (prompter, today) = (prompter.clone(), self.today());
-                let read = move |body: &Object, stop: &Stop| prompter.prompt_until(api, body, today, stop);
-                self.work(body, read).await.unwrap_or_else(unknown)
-            }
+            Source::Local(local) if is_proven => self.by_files(local, api, body).await,
             Source::Local(_) => {
                 let refuted = self.trust_in(api) == Trust::Refuted;
                 let doubt = if refuted { Reason::Refuted } else { Reason::Unproven };
                 self.work(body, move |body, _| given(api, body, doubt)).await.unwrap_or_else(unknown)
             }
-            Source::Engine(tokenizer) => {
-                let Some(engine) = engine else { return unknown(Reason::EngineUnreachable) };
-                let asked = async {
-                    let (rules, efforts) = (self.rules.now(), self.efforts.clone());
-                    let question =
-                        move |body: &Object, _: &Stop| tokenize_request_under(api, body, rules, &efforts);
-                    let question = self.work(body, question).await??;
-                    tokenizer.answer(&engine, question, quarter()).await
-                };
-                asked.await.map_or_else(unknown, exact)
+            Source::Engine(tokenizer) => self.by_engine(tokenizer, api, body, engine).await,
+            Source::Either { local, engine: tokenizer } if is_proven => {
+                let prompt = self.by_files(local, api, body).await;
+                match prompt.exactness {
+                    Exactness::Inexact(reason) if engine_may_know(reason) => {
+                        self.by_engine(tokenizer, api, body, engine).await
+                    }
+                    _ => prompt,
+                }
             }
+            Source::Either { engine: tokenizer, .. } => self.by_engine(tokenizer, api, body, engine).await,
         }
+    }
+
+    /// The prompt of a request by the gateway's own tokenizer.
+    async fn by_files(&self, local: &Arc<Prompter>, api: Api, body: &Object) -> Prompt {
+        let (prompter, today) = (local.clone(), self.today());
+        let read = move |body: &Object, stop: &Stop| prompter.prompt_until(api, body, today, stop);
+        self.work(body, read).await.unwrap_or_else(unknown)
+    }
+
+    /// The prompt of a request by an engine's `/tokenize`.
+    async fn by_engine(
+        &self,
+        tokenizer: &EngineTokenizer,
+        api: Api,
+        body: &Object,
+        engine: Option<Endpoint>,
+    ) -> Prompt {
+        let asked = async {
+            let engine = engine.ok_or(Reason::EngineUnreachable)?;
+            let (rules, efforts) = (self.rules.now(), self.efforts.clone());
+            let question = move |body: &Object, _: &Stop| tokenize_request_under(api, body, rules, &efforts);
+            let question = self.work(body, question).await??;
+            tokenizer.answer(&engine, question, quarter()).await
+        };
+        asked.await.map_or_else(unknown, exact)
     }
 
     /// Runs `read` on the body: here, or beside the runtime if it is dear. It is told to stop when
@@ -317,7 +313,7 @@ fn quarter() -> u64 {
 
 impl fmt::Debug for Prompts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let local = matches!(self.source, Source::Local(_));
+        let local = self.source.local().is_some();
         f.debug_struct("Prompts")
             .field("local", &local)
             .field("proven", &self.is_proven())

@@ -45,7 +45,7 @@ pub(super) fn published(visits: &[Visit]) -> Vec<Published> {
 /// Reports whether blocks can be named from `[hash]` and the prefillers' facts, if a pool or KV
 /// events are to be asked for them.
 pub(super) fn naming(config: &Config, published: &[Published], report: &mut Report) {
-    if config.prompt.tokens == Tokens::Off || published.is_empty() {
+    if config.tokens() == Tokens::Off || published.is_empty() {
         return;
     }
     let used = config.pool.kind != PoolKind::Off || config.events.listen;

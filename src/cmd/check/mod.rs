@@ -19,6 +19,7 @@ mod mooncake;
 mod parity;
 mod releases;
 mod stored;
+mod tokens;
 mod visit;
 mod words;
 
@@ -29,14 +30,13 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use tokio::time::timeout;
 
-use crate::config::{Config, Loaded, PoolKind, Tokens};
+use crate::config::{Config, Loaded, PoolKind};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
-use crate::naming_config::{self, FilesError, Published};
+use crate::naming_config::{FilesError, Published};
 use crate::pool::PoolError;
 use crate::pool::listing::LIST_BYTES;
 use crate::pool::mooncake::Admin;
-use crate::prompt::{Prompter, TemplateError};
 use crate::tls::{self, ClientError};
 
 /// Findings of `pd-proxy check`, line by line.
@@ -71,9 +71,6 @@ struct Keys {
     whole: bool,
 }
 
-/// The local renderer and tokenizer, and the reason for which chats can't be rendered.
-type Local = (Prompter, Option<TemplateError>);
-
 /// Clients and limits that every question needs.
 struct Inquiry<'a> {
     config: &'a Config,
@@ -102,16 +99,13 @@ pub enum CheckError {
 /// report says so.
 pub async fn run(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
     let config = &loaded.config;
-    let local = match config.prompt.tokens {
-        Tokens::Local => Some(naming_config::prompter(config, 0)?),
-        Tokens::Off | Tokens::Engine => None,
-    };
+    let tokenizer = tokens::choose(config)?;
     let limit = Duration::from_millis(config.timeout.models_ms);
     let client = tls::http().connect_timeout(limit).build().map_err(ClientError::from)?;
     let inquiry = Inquiry { config, client, limit };
     let mut report = Report::default();
     here::look(config, &mut report);
-    let published = ask_engines(&inquiry, loaded, local, stores, &mut report).await?;
+    let published = ask_engines(&inquiry, loaded, tokenizer, stores, &mut report).await?;
     // After the engines: what they have just stored is among the keys.
     let mut of_pool = Report::default();
     let found = ask_pool(&inquiry, &mut of_pool).await;
@@ -138,7 +132,7 @@ pub fn configuration(loaded: &Loaded) -> Report {
 async fn ask_engines(
     inquiry: &Inquiry<'_>,
     loaded: &Loaded,
-    local: Option<Local>,
+    tokenizer: Option<tokens::Tokenizer>,
     stores: bool,
     report: &mut Report,
 ) -> Result<Vec<Published>, ClientError> {
@@ -154,11 +148,8 @@ async fn ask_engines(
     if stores {
         stored::ask(inquiry, &asker, &visits, report).await;
     }
-    if let Some((prompter, without)) = local {
-        if let Some(why) = without {
-            report.say(Grade::Warn, format!("chats are routed by load: {why}"));
-        }
-        parity::ask(config, &asker, prompter, &visits, report).await;
+    if let Some(tokenizer) = tokenizer {
+        tokens::ask(&tokens::Asking { config, asker: &asker, visits: &visits }, tokenizer, report).await;
     }
     Ok(engines::published(&visits))
 }

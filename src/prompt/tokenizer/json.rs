@@ -1,40 +1,18 @@
-//! Text to token ids: the trait, and the local tokenizer that reads a `tokenizer.json`.
+//! The tokenizer of a `tokenizer.json`, by the library that defines the format.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Deserialize;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
 
-use super::special::AddedToken;
-
-/// Reason why a tokenizer can't be loaded, or failed on a text.
-#[derive(Debug, thiserror::Error)]
-#[error("tokenizer: {0}")]
-pub struct TokenizerError(String);
-
-/// Text to token ids as one model does it.
-pub trait Tokenize: Send + Sync {
-    /// Appends the ids of `text` to `out`. Special tokens in the text become their ids; those that
-    /// frame a whole prompt (begin of sequence…) are added if asked for.
-    ///
-    /// # Errors
-    /// The text can't be tokenised; `out` is then of no use.
-    fn encode_into(
-        &self,
-        text: &str,
-        add_special_tokens: bool,
-        out: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError>;
-
-    /// The tokens that are found in the raw text before anything else, all of them; empty if their
-    /// places can't be told without tokenising.
-    fn added_tokens(&self) -> Vec<AddedToken>;
-}
+use super::super::special::AddedToken;
+use super::{Tokenize, TokenizerError};
 
 /// The tokenizer of a `tokenizer.json`.
 pub struct Local {
     pipeline: PipelineTokenizer,
     added: Vec<AddedToken>,
+    ids: HashMap<String, u32>,
 }
 
 /// The parts of a `tokenizer.json` that say where special tokens are.
@@ -48,6 +26,8 @@ struct File {
 #[derive(Deserialize)]
 struct FileToken {
     content: String,
+    #[serde(default)]
+    id: Option<u32>,
     #[serde(default)]
     single_word: bool,
     #[serde(default)]
@@ -69,7 +49,8 @@ impl Local {
         let file: File = serde_json::from_str(text).map_err(|e| TokenizerError(e.to_string()))?;
         let canonical = tokenizers::canonicalize_str(text).map_err(|e| TokenizerError(e.to_string()))?;
         let pipeline = tokenizers::from_json(&canonical).map_err(|e| TokenizerError(e.to_string()))?;
-        Ok(Self { pipeline, added: raw_tokens(&file.added_tokens) })
+        let ids = file.added_tokens.iter().filter_map(|token| Some((token.content.clone(), token.id?)));
+        Ok(Self { pipeline, added: raw_tokens(&file.added_tokens), ids: ids.collect() })
     }
 }
 
@@ -91,12 +72,22 @@ fn raw_tokens(tokens: &[FileToken]) -> Vec<AddedToken> {
 }
 
 /// No padding and no truncation: the file's own settings of these are the engine's business.
-fn options(add_special_tokens: bool) -> EncodeOptions {
+fn options(add_special_tokens: bool, specials_are_text: bool) -> EncodeOptions {
     EncodeOptions {
         add_special_tokens,
-        encode_special_tokens: false,
+        encode_special_tokens: specials_are_text,
         padding: Override::Off,
         truncation: Override::Off,
+    }
+}
+
+impl Local {
+    fn encode(&self, text: &str, options: &EncodeOptions, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 8);
+        let encoded = self.pipeline.encode_into(text, options, &mut ids);
+        encoded.map_err(|e| TokenizerError(e.to_string()))?;
+        out.extend(ids.into_iter().map(u32::from));
+        Ok(())
     }
 }
 
@@ -107,11 +98,15 @@ impl Tokenize for Local {
         add_special_tokens: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let mut ids = Vec::with_capacity(text.len() / 4 + 8);
-        let encoded = self.pipeline.encode_into(text, &options(add_special_tokens), &mut ids);
-        encoded.map_err(|e| TokenizerError(e.to_string()))?;
-        out.extend(ids.into_iter().map(u32::from));
-        Ok(())
+        self.encode(text, &options(add_special_tokens, false), out)
+    }
+
+    fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        self.encode(text, &options(false, true), out)
+    }
+
+    fn token_id(&self, token: &str) -> Option<u32> {
+        self.ids.get(token).copied()
     }
 
     fn added_tokens(&self) -> Vec<AddedToken> {
