@@ -159,6 +159,10 @@ real-kubernetes *ARGS:
 real-vllm *CONNECTORS:
     tests/real/run.sh {{ CONNECTORS }}
 
+# The same for several releases of vLLM: the table of docs/connectors.md
+real-matrix *RELEASES:
+    tests/real/matrix.sh {{ RELEASES }}
+
 # Block hashes against the KV events of a vLLM engine
 real-kv-events *ARGS:
     tests/real/kv_events.sh {{ ARGS }}

@@ -12,6 +12,7 @@ cd "$(dirname "$0")/../.."
 root=$PWD
 rig=$root/tests/real/rigs/vllm
 . "$rig/env.sh"
+. "$root/tests/real/connectors.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 [[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked
 proxy=${PD_PROXY:-$root/target/release/pd-proxy}
@@ -19,37 +20,7 @@ trap '"$rig/stop.sh" >/dev/null' EXIT
 gateway=http://127.0.0.1:9000 prefill=http://127.0.0.1:$P_PORT decode=http://127.0.0.1:$D_PORT ref=http://127.0.0.1:$REF_PORT
 cases=${CASES:-52}
 
-# by_source NAME : prompt tokens that the decoder counts under this source
-by_source() {
-  curl -sf "$decode/metrics" | awk -v want="source=\"$1\"" '/^vllm:prompt_tokens_by_source_total/ && index($0, want) {n += $NF} END {print n + 0}'
-}
-
 "$rig/start_pair.sh" ref
-# What a connector is called in dialect.name.
-dialect_of() {
-  case $1 in
-    nixl | nixl-bidir | multi) echo kv_transfer;;
-    nixl-push) echo nixl_push;;
-    mooncake) echo mooncake;;
-    mooncake-store) echo pool;;
-  esac
-}
-
-# flags_of CONNECTOR : what the gateway is told beside its dialect
-flags_of() {
-  local named="--set prompt.tokens=engine --set prompt.budget_ms=2000 --set hash.seed=${HASHSEED:-0}"
-  case $1 in
-    nixl-bidir) echo "$named --set dialect.bidirectional=true";;
-    # The pool is asked between the legs, so that no decoder looks before its prefiller has stored.
-    mooncake-store) echo "$named --set key.preset=mooncake-store-0.30 --set pool.kind=mooncake --set pool.deadline_ms=500" \
-      "--set pool.addresses=127.0.0.1:${MC_PORT:-50151} --set dialect.pool_wait_ms=${POOL_WAIT_MS-10000}";;
-  esac
-}
-
-# reset: nobody has anything in memory that a run before left there.
-reset() {
-  for engine in "$prefill" "$decode"; do curl -sf -X POST "$engine/reset_prefix_cache" >/dev/null; done
-}
 
 for connector in "${@:-nixl nixl-bidir nixl-push mooncake mooncake-store multi}"; do for connector in $connector; do
   DEV_MODE=1 "$rig/start_pair.sh" "$connector"
@@ -61,7 +32,7 @@ for connector in "${@:-nixl nixl-bidir nixl-push mooncake mooncake-store multi}"
     out=$("$VENV/bin/python" "$rig/check_equal.py" --url "$gateway" --ref "$ref" --decode "$decode" --token-ids)
     echo "$out"
     grep -q "^equal $cases, different 0, failed 0$" <<<"$out"
-    moved=$(($(by_source external_kv_transfer) - moved_before)) computed=$(($(by_source local_compute) - computed_before))
+    moved=$(($(by_source "$decode" external_kv_transfer) - moved_before)) computed=$(($(by_source "$decode" local_compute) - computed_before))
     echo "decoder: $moved prompt tokens by transfer, $computed computed"
     case $connector in
       # Whole blocks travel through a store; the rest of each prompt, less than a block, is computed.
@@ -77,8 +48,8 @@ for connector in "${@:-nixl nixl-bidir nixl-push mooncake mooncake-store multi}"
     if [ "$connector" = mooncake-store ]; then
       curl -sf "$gateway/metrics" | grep '^pd_proxy_pool_wait[s_].*\(total\|_sum\|_count\)'
     fi
-    moved_before=$(by_source external_kv_transfer) computed_before=$(by_source local_compute)
-    reset
+    moved_before=$(by_source "$decode" external_kv_transfer) computed_before=$(by_source "$decode" local_compute)
+    reset_caches "$prefill" "$decode"
     "$rig/stop.sh" proxy
   done
   "$rig/stop.sh" prefill decode
