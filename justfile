@@ -147,6 +147,10 @@ real-memcache:
 real-send-ids:
     tests/real/send_ids.sh
 
+# Tokenizers of every form against the libraries that made the forms
+real-tokenizers:
+    tests/real/tokenizer_forms.sh
+
 # EMS's lookup server, LMCache's controller and coordinator
 real-ems:
     tests/real/ems.sh

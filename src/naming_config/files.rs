@@ -48,7 +48,7 @@ pub enum FilesError {
     },
 }
 
-/// What a model's files make of prompts.
+/// Renderer and tokenizer of a model's files.
 pub struct LocalPrompter {
     /// Renders and tokenises.
     pub prompter: Prompter,

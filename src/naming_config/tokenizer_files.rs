@@ -31,9 +31,9 @@ pub struct LoadedTokenizer {
 /// Forms of a tokenizer's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenizerForm {
-    /// `tokenizer.json`.
+    /// The file `tokenizer.json`, by far the most frequent.
     Json,
-    /// Mistral's `tekken.json`.
+    /// The `tekken.json` of Mistral's models.
     Tekken,
     /// `tiktoken.model` with the code of Kimi's models.
     Kimi,

@@ -24,6 +24,12 @@ pub(super) struct Finder {
 #[derive(Clone, Debug)]
 pub(super) struct Trie<T>(Vec<Node<T>>);
 
+/// A token with a fact about it.
+pub(super) struct KnownToken<'a, T> {
+    pub(super) token: &'a str,
+    pub(super) fact: T,
+}
+
 /// Tokens that are known after some first bytes.
 #[derive(Clone, Debug)]
 struct Node<T> {
@@ -46,7 +52,7 @@ impl Finder {
         first_bytes.dedup();
         let useful = tokens.iter().any(|token| token.cuts) && first_bytes.len() <= MAX_FIRST_BYTES;
         useful.then(|| {
-            let facts = tokens.iter().map(|token| (token.content.as_str(), token.cuts));
+            let facts = tokens.iter().map(|token| KnownToken { token: &token.content, fact: token.cuts });
             Self { trie: Trie::new(facts), first_bytes }
         })
     }
@@ -90,9 +96,9 @@ impl<T> Default for Trie<T> {
 
 impl<T: Copy> Trie<T> {
     /// Of equal tokens the first counts.
-    pub(super) fn new<'a>(tokens: impl Iterator<Item = (&'a str, T)>) -> Self {
+    pub(super) fn new<'a>(tokens: impl Iterator<Item = KnownToken<'a, T>>) -> Self {
         let mut nodes = Self::default().0;
-        for (token, fact) in tokens {
+        for KnownToken { token, fact } in tokens {
             let mut at = 0;
             for byte in token.bytes() {
                 let known = nodes[at].next.binary_search_by_key(&byte, |(byte, _)| *byte);

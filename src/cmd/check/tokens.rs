@@ -30,7 +30,7 @@ pub(super) enum Tokenizer {
     Engine(Option<FilesError>),
 }
 
-/// What is needed to ask engines.
+/// Configuration, client and engines that a question needs.
 pub(super) struct Asking<'a> {
     pub(super) config: &'a Config,
     pub(super) asker: &'a Asker,

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
@@ -17,6 +18,19 @@ use super::{Tokenize, TokenizerError};
 /// Longest piece that is merged, bytes: a word, a number, a run of spaces. A text with a longer one
 /// is not tokenised here; its merging would take some hundred megabytes.
 const MAX_PIECE_BYTES: usize = 1 << 20;
+
+/// Characters that are composed or ordered in another way, or not at all, by Unicode before 17 and
+/// after 12, and scripts of few texts around them: engines' Pythons have releases in between.
+const UNSETTLED: [RangeInclusive<char>; 8] = [
+    '\u{0897}'..='\u{089f}',
+    '\u{08ca}'..='\u{08d2}',
+    '\u{0c3c}'..='\u{0c3c}',
+    '\u{1abf}'..='\u{1aff}',
+    '\u{1df6}'..='\u{1dff}',
+    '\u{a82c}'..='\u{a82c}',
+    '\u{10500}'..='\u{1cfff}',
+    '\u{1e000}'..='\u{1e8ff}',
+];
 
 /// Parts of a [`RankTokenizer`].
 pub(super) struct RankParts {
@@ -75,10 +89,6 @@ struct Output<'a> {
     merger: Merger,
 }
 
-fn finder(tokens: &BTreeMap<String, u32>) -> SpecialTokens {
-    SpecialTokens::new(tokens.iter().map(|(text, id)| (text.as_str(), *id)))
-}
-
 impl RankTokenizer {
     /// Puts a tokenizer together.
     ///
@@ -89,8 +99,8 @@ impl RankTokenizer {
         if ranks.last().checked_add(offset).is_none() {
             return Err(TokenizerError::new("its ids are larger than 32 bits"));
         }
-        let parting = rules.cuts.as_ref().map(|cuts| finder(&cuts.parted_by)).unwrap_or_default();
-        let finds = if rules.finds_special { finder(&special) } else { SpecialTokens::default() };
+        let parting = rules.cuts.as_ref().map(|cuts| SpecialTokens::new(&cuts.parted_by)).unwrap_or_default();
+        let finds = if rules.finds_special { SpecialTokens::new(&special) } else { SpecialTokens::default() };
         Ok(Self { splitter: Splitter::new(&pattern)?, ranks, offset, special, finder: finds, rules, parting })
     }
 
@@ -99,11 +109,19 @@ impl RankTokenizer {
         self.ranks.len()
     }
 
-    fn normalized<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.rules.nfc && !is_nfc(text) {
-            true => Cow::Owned(text.nfc().collect()),
-            false => Cow::Borrowed(text),
+    fn normalized<'a>(&self, text: &'a str) -> Result<Cow<'a, str>, TokenizerError> {
+        if !self.rules.nfc {
+            return Ok(Cow::Borrowed(text));
         }
+        // All of them are longer than two bytes.
+        let is_unsettled =
+            |char: char| char >= '\u{0800}' && UNSETTLED.iter().any(|range| range.contains(&char));
+        if text.chars().any(is_unsettled) {
+            return Err(TokenizerError::new(
+                "releases of Unicode compose characters of the text differently",
+            ));
+        }
+        Ok(if is_nfc(text) { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) })
     }
 
     /// Encodes a text with its special tokens: first those that part it, then between them.
@@ -200,11 +218,11 @@ impl Tokenize for RankTokenizer {
     ) -> Result<(), TokenizerError> {
         out.extend(self.rules.begin.filter(|_| add_special_tokens));
         out.reserve(text.len() / 4);
-        self.whole(&self.normalized(text), &mut Output { out, merger: Merger::default() })
+        self.whole(&self.normalized(text)?, &mut Output { out, merger: Merger::default() })
     }
 
     fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let text = self.normalized(text);
+        let text = self.normalized(text)?;
         self.stretch(&text, 0, text.len(), false, &mut Output { out, merger: Merger::default() })
     }
 

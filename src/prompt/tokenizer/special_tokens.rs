@@ -1,6 +1,8 @@
 //! Places of special tokens in a text: the leftmost first, the longest of those that start there.
 
-use super::super::special::Trie;
+use std::collections::BTreeMap;
+
+use super::super::special::{KnownToken, Trie};
 
 /// Special tokens by their text.
 #[derive(Debug, Default)]
@@ -19,14 +21,15 @@ pub(super) struct FoundToken {
 }
 
 impl SpecialTokens {
-    /// Texts and ids; empty texts are found nowhere.
-    pub(super) fn new<'a>(tokens: impl Iterator<Item = (&'a str, u32)> + Clone) -> Self {
-        let tokens = tokens.filter(|(text, _)| !text.is_empty());
+    /// Ids by text; empty texts are found nowhere.
+    pub(super) fn new(tokens: &BTreeMap<String, u32>) -> Self {
+        let tokens = tokens.iter().filter(|(text, _)| !text.is_empty());
         let mut first = vec![false; 256];
         for byte in tokens.clone().filter_map(|(text, _)| text.bytes().next()) {
             first[usize::from(byte)] = true;
         }
-        Self { trie: Trie::new(tokens), first: first.into() }
+        let known = tokens.map(|(token, id)| KnownToken { token, fact: *id });
+        Self { trie: Trie::new(known), first: first.into() }
     }
 
     /// The first token at `from` or after it.
@@ -50,7 +53,8 @@ mod tests {
 
     #[test]
     fn special_tokens_are_found_leftmost_and_longest() {
-        let tokens = SpecialTokens::new([("<a>", 1), ("<a><b>", 2), ("é", 3), ("", 4)].into_iter());
+        let tokens = [("<a>", 1), ("<a><b>", 2), ("é", 3), ("", 4)];
+        let tokens = SpecialTokens::new(&tokens.map(|(text, id)| (text.to_owned(), id)).into());
         let all = |text: &str| {
             let (mut from, mut found) = (0, Vec::new());
             while let Some(token) = tokens.find(text, from) {

@@ -11,14 +11,18 @@ use super::TokenizerError;
 /// Longest pattern that is compiled, bytes; known ones have some hundred.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
+/// A code point that is unassigned, which the library takes for a Chinese character where a pattern
+/// tells these from others.
+const MISTAKEN: char = '\u{2e9a}';
+
 /// A model's pattern.
 pub(super) struct Splitter(Kind);
 
 enum Kind {
     /// One of the patterns that the library of `tokenizer.json` splits by without an engine for
-    /// regular expressions.
-    Native(Box<Split>),
-    /// Any other.
+    /// regular expressions. `mistaken` is for texts with [`MISTAKEN`], where that matters.
+    Native { split: Box<Split>, mistaken: Option<Box<Regex>> },
+    /// Any other pattern, by such an engine.
     Regex(Box<Regex>),
 }
 
@@ -31,15 +35,19 @@ impl Splitter {
         if pattern.len() > MAX_PATTERN_BYTES {
             return Err(TokenizerError(format!("a pattern of more than {MAX_PATTERN_BYTES} bytes")));
         }
+        let compiled = || {
+            let compiled = Regex::new(pattern).map_err(|why| TokenizerError(format!("its pattern: {why}")));
+            compiled.map(Box::new)
+        };
         let native = SplitPattern::Regex(pattern.to_owned());
         let native = Split::native(native, SplitDelimiterBehavior::Isolated, false);
         if let Ok(split) = native
             && split.grammar().is_some_and(is_exact)
         {
-            return Ok(Self(Kind::Native(Box::new(split))));
+            let mistaken = pattern.contains(r"\p{Han}").then(compiled).transpose()?;
+            return Ok(Self(Kind::Native { split: Box::new(split), mistaken }));
         }
-        let regex = Regex::new(pattern).map_err(|why| TokenizerError(format!("its pattern: {why}")))?;
-        Ok(Self(Kind::Regex(Box::new(regex))))
+        compiled().map(|regex| Self(Kind::Regex(regex)))
     }
 
     /// Hands over the pieces of `text` in order. What the pattern does not match is left out, as
@@ -50,30 +58,38 @@ impl Splitter {
     pub(super) fn split(
         &self,
         text: &str,
-        mut each: impl FnMut(&str) -> Result<(), TokenizerError>,
+        each: impl FnMut(&str) -> Result<(), TokenizerError>,
     ) -> Result<(), TokenizerError> {
-        match &self.0 {
-            Kind::Native(split) => {
-                let mut spans = Vec::new();
-                let done = split.pre_tokenize(text, &mut PreTokenizerScratch::default(), &mut spans);
-                done.map_err(|why| TokenizerError(why.to_string()))?;
-                let pieces = spans.iter().filter_map(|span| text.get(span.start as usize..span.end as usize));
-                pieces.filter(|piece| !piece.is_empty()).try_for_each(each)
+        let split = match &self.0 {
+            Kind::Regex(regex) => return by_engine(regex, text, each),
+            Kind::Native { mistaken: Some(regex), .. } if text.contains(MISTAKEN) => {
+                return by_engine(regex, text, each);
             }
-            Kind::Regex(regex) => {
-                for found in regex.find_iter(text) {
-                    each(found.map_err(|why| TokenizerError(why.to_string()))?.as_str())?;
-                }
-                Ok(())
-            }
-        }
+            Kind::Native { split, .. } => split,
+        };
+        let mut spans = Vec::new();
+        let done = split.pre_tokenize(text, &mut PreTokenizerScratch::default(), &mut spans);
+        done.map_err(|why| TokenizerError(why.to_string()))?;
+        let pieces = spans.iter().filter_map(|span| text.get(span.start as usize..span.end as usize));
+        pieces.filter(|piece| !piece.is_empty()).try_for_each(each)
     }
 }
 
-/// True if the library splits by this pattern itself. It takes every family of numbers but single
-/// ones for such of three digits.
+fn by_engine(
+    regex: &Regex,
+    text: &str,
+    mut each: impl FnMut(&str) -> Result<(), TokenizerError>,
+) -> Result<(), TokenizerError> {
+    for found in regex.find_iter(text) {
+        each(found.map_err(|why| TokenizerError(why.to_string()))?.as_str())?;
+    }
+    Ok(())
+}
+
+/// True if the library splits every code point by this pattern as an engine does. By the patterns of
+/// o200k and tekken it takes some letters and marks for others, and any number of digits for three.
 fn is_exact(grammar: Grammar) -> bool {
-    !matches!(grammar, Grammar::Cl100k { digit_cap } if !matches!(digit_cap, 1 | 3))
+    matches!(grammar, Grammar::Kimi | Grammar::Cl100k { digit_cap: 1 | 3 })
 }
 
 #[cfg(test)]
@@ -109,7 +125,7 @@ mod tests {
     fn patterns_of_known_families_need_no_engine() {
         for (pattern, native) in FAMILIES {
             let splitter = Splitter::new(pattern).unwrap();
-            assert_eq!(matches!(splitter.0, Kind::Native(_)), native, "{pattern}");
+            assert_eq!(matches!(splitter.0, Kind::Native { .. }), native, "{pattern}");
         }
         assert!(Splitter::new("(").is_err());
         assert!(Splitter::new(&"a".repeat(MAX_PATTERN_BYTES + 1)).is_err());
@@ -117,7 +133,8 @@ mod tests {
 
     #[test]
     fn pieces_are_those_of_the_regular_expression() {
-        let text = "It's  1234567 中文字 Ünïcode\u{301}\r\n\n  x=[1,2];\tDON'T ŁÓDŹ 🦀🦀 \u{a0} end   ";
+        let text =
+            "a \u{2e9a}b It's  1234567 中文字 Ünïcode\u{301}\r\n\n  x=[1,2];\tDON'T ŁÓDŹ 🦀🦀 \u{a0} end   ";
         for (pattern, _) in FAMILIES {
             let regex = Regex::new(pattern).unwrap();
             let expect: Vec<&str> = regex.find_iter(text).map(|found| found.unwrap().as_str()).collect();

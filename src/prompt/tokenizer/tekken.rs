@@ -157,7 +157,7 @@ mod tests {
     fn tekken_file_has_its_special_tokens_in_front() {
         let tokenizer = RankTokenizer::from_tekken(&file().to_string()).unwrap();
         assert_eq!(ids(&tokenizer, "he", true), [1, 266]);
-        // The vocabulary is cut to the size that the file names, and special tokens in texts are text.
+        // The vocabulary is cut to the size that the file names; special tokens in texts are text.
         assert_eq!(ids(&tokenizer, "cut", false).len(), 3);
         assert_eq!(ids(&tokenizer, "<s>", false).len(), 3);
         assert_eq!((tokenizer.token_id("<s>"), tokenizer.token_id("<SPECIAL_9>")), (Some(1), Some(9)));

@@ -1,6 +1,7 @@
-//! Models that ship a rank file of tiktoken and code of their own around it: Kimi, and Qwen's first.
+//! Models that ship a rank file of tiktoken and code of their own around it: Kimi, and Qwen's
+//! first.
 //!
-//! What the code does is known for these two families; their configuration says the rest.
+//! The steps of that code are known for these two families; their configuration says the rest.
 
 use std::collections::BTreeMap;
 
@@ -146,7 +147,7 @@ impl Config {
     }
 }
 
-/// What the code of a Kimi model says of itself.
+/// Facts that the code of a Kimi model says of itself.
 struct KimiClass {
     reserved: u32,
     /// True if every added token parts texts, and not those alone that have a role.
@@ -370,6 +371,11 @@ mod tests {
     fn qwen_texts_are_composed_before_special_tokens_are_found() {
         let tokenizer = qwen(file(&["é"]).as_bytes()).unwrap();
         assert_eq!(ids(&tokenizer, "e\u{301}<|im_end|><|extra_204|>"), [256, 151_645, 151_850]);
+        let mut out = Vec::new();
+        assert!(
+            tokenizer.encode_into("a\u{16121}", true, &mut out).is_err(),
+            "newer than some engines' Unicode"
+        );
         assert!(names_qwen(r#"{"tokenizer_class": "QWenTokenizer"}"#) && !names_qwen("{}"));
     }
 }

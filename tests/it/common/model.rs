@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pd_proxy::codec::json::{Object, ScanLimits};
+use pd_proxy::config::Config;
 use pd_proxy::dialect::Api;
+use pd_proxy::naming_config;
 use pd_proxy::prompt::{ChatTemplate, Exactness, Local, PrefixCache, Prompter, TemplateFiles, Today};
 use pd_proxy::sim::Tokenizing;
 use serde_json::Value;
@@ -45,6 +47,27 @@ pub fn directory(template: &str) -> TempDir {
     dir
 }
 
+/// The directory of a model of Kimi's form: a rank file of tiktoken, special tokens in
+/// `tokenizer_config.json`, a template.
+pub fn kimi() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, from) in [
+        ("tiktoken.model", "tokenizers/kimi/tiktoken.model"),
+        ("tokenizer_config.json", "tokenizers/kimi/tokenizer_config.json"),
+        ("chat_template.jinja", "templates/kimi_k2.jinja"),
+    ] {
+        std::fs::write(dir.path().join(name), golden(from)).unwrap();
+    }
+    dir
+}
+
+/// A prompter of a model's directory.
+pub fn prompter_of(folder: &Path) -> Prompter {
+    let mut config = Config::default();
+    config.prompt.model_path = Some(folder.display().to_string());
+    naming_config::prompter(&config, 1).unwrap_or_else(|error| panic!("{error}")).prompter
+}
+
 /// `/tokenize` is asked with documents as a variable of the template, which is to an engine the
 /// same as a member.
 fn with_documents(body: &[u8]) -> Vec<u8> {
@@ -61,7 +84,11 @@ fn with_documents(body: &[u8]) -> Vec<u8> {
 
 /// An engine's `/tokenize` and `/render`, by this template, after `change`.
 pub fn tokenizing(template: &str, today: Today, change: fn(&mut [u32])) -> Tokenizing {
-    let prompter = prompter(template);
+    tokenizing_by(prompter(template), today, change)
+}
+
+/// The same by any prompter.
+pub fn tokenizing_by(prompter: Prompter, today: Today, change: fn(&mut [u32])) -> Tokenizing {
     Tokenizing(Arc::new(move |body: &[u8]| {
         let body = Object::scan(with_documents(body).into(), ScanLimits::default()).ok()?;
         let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
