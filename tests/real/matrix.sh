@@ -19,8 +19,6 @@ port=${PORT:-9000}
 cases=${CASES:-52}
 [[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked
 proxy=${PD_PROXY:-$root/target/release/pd-proxy}
-# Log lines of an engine that says why it does not start.
-fault='(Error|Exception|error): '
 
 # class_of CONNECTOR : its name in --kv-transfer-config
 class_of() {
@@ -45,6 +43,9 @@ is_there() {
     *) grep -qs "\"$(class_of "$1")\"" "$v1/factory.py";;
   esac
 }
+
+# reason LOG… : the first error of engines that do not start
+reason() { grep -hE '(Error|Exception): ' "$@" | head -1 | sed -E 's/.*(Error|Exception): //; s/\|/\//g' | cut -c1-160; }
 
 row() { printf '| %s | %s | %s | %s | %s | %s |\n' "$release" "$1" "$2" "$3" "$4" "$(date +%F)"; }
 
@@ -92,19 +93,25 @@ run_release() {
   . "$rig/env.sh"
   export MODEL_DIR=$RIG/tiny-parsers DEV_MODE=1
   export EXTRA="--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3"
+  # Nothing here is about speed, and compilers take minutes for each process on two cores.
+  export ENGINE_ENV="TORCHDYNAMO_DISABLE=1"
   prefill=http://127.0.0.1:$P_PORT decode=http://127.0.0.1:$D_PORT ref=http://127.0.0.1:$REF_PORT
   [ -x "$VENV/bin/vllm" ] || MODEL_DIR=$RIG/tiny-qwen3 "$rig/setup.sh" >"$LOGS/$release-setup.txt" 2>&1 || { tail -5 "$LOGS/$release-setup.txt" >&2; return 1; }
   packages=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   # Parsers of reasoning and tools want their marks to be tokens.
   [ -d "$MODEL_DIR" ] || "$VENV/bin/python" "$rig/make_model.py" --out "$MODEL_DIR" --special "<think>,</think>,<tool_call>,</tool_call>" >/dev/null
-  "$rig/start_pair.sh" ref >/dev/null || return 1
+  if ! "$rig/start_pair.sh" ref >"$LOGS/$release-ref-start.txt" 2>&1; then
+    row "one plain engine" - "does not start: $(reason "$LOGS/ref.log")" -
+    cp "$LOGS/ref.log" "$LOGS/$release-ref.log"
+    return 1
+  fi
   for connector in $connectors; do
     if ! is_there "$connector"; then
       row "$connector" - "not in this release" -
       continue
     fi
     if ! "$rig/start_pair.sh" "$connector" >"$LOGS/$release-$connector-start.txt" 2>&1; then
-      row "$connector" - "does not start: $(grep -hE "$fault" "$LOGS/prefill.log" "$LOGS/decode.log" | tail -1 | sed 's/.*Error: //; s/|/\//g' | cut -c1-160)" -
+      row "$connector" - "does not start: $(reason "$LOGS/prefill.log" "$LOGS/decode.log")" -
       cp "$LOGS/prefill.log" "$LOGS/$release-$connector-prefill.log"
       "$rig/stop.sh" prefill decode >/dev/null
       continue
