@@ -17,7 +17,11 @@ fn assert_broken(answer: &Raw, when: &str) {
 
 #[tokio::test]
 async fn every_reason_is_told() {
-    let stage = Stage::set(resuming()).await;
+    let mut script = resuming();
+    // Engines take the next request whatever the last ones came to.
+    script.config.health.rest_ms = 1;
+    script.config.health.failure_percent = 100;
+    let stage = Stage::set(script).await;
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     let cases: Vec<(&str, &str, Value)> = vec![
