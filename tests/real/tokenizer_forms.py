@@ -318,6 +318,8 @@ def ask(program, folder, questions):
 def compare(args):
     wrong = 0
     for form in real_forms(args.own_class):
+        if args.only not in form.name:
+            continue
         folder = pathlib.Path(tempfile.mkdtemp())
         form.write(folder)
         given = list(texts(args.seed, args.count, form.special)) + list(long_texts(args.seed, form.special))
@@ -445,6 +447,7 @@ def main():
     parser.add_argument("--count", type=int, default=2_500, help="mixed texts of each form")
     parser.add_argument("--shown", type=int, default=5, help="differences that are printed")
     parser.add_argument("--own-class", type=pathlib.Path, help="a tokenization_kimi.py, which transformers then runs")
+    parser.add_argument("--only", default="", help="forms whose name has this in it")
     args = parser.parse_args()
     golden(args) if args.what == "golden" else compare(args)
 

@@ -86,8 +86,9 @@ fn by_engine(
     Ok(())
 }
 
-/// True if the library splits every code point by this pattern as an engine does. By the patterns of
-/// o200k and tekken it takes some letters and marks for others, and any number of digits for three.
+/// True if the library splits every code point by this pattern as an engine does. By the patterns
+/// of o200k and tekken it takes some letters and marks for others, and any number of digits for
+/// three.
 fn is_exact(grammar: Grammar) -> bool {
     matches!(grammar, Grammar::Kimi | Grammar::Cl100k { digit_cap: 1 | 3 })
 }
