@@ -51,6 +51,8 @@ pub(super) fn content(parts: Vec<Value>, role: &str, format: ContentFormat) -> R
     let mut parts = parts.into_iter().map(|part| text_part(part, role)).collect::<Result<Vec<_>, _>>()?;
     // A tool's result is text to every template.
     if format == ContentFormat::String || role == "tool" {
+        // As one string, a part without text is left out, with its line break.
+        parts.retain(|(text, _)| format == ContentFormat::OpenAi || !text.is_empty());
         if let [(_, _)] = parts.as_slice() {
             let only = parts.pop().map(|(text, _)| text);
             return Ok(Value::String(only.unwrap_or_default()));
