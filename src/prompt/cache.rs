@@ -6,6 +6,7 @@
 //! for the last of them is often in a generation prompt that the next turn does not repeat.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -104,6 +105,11 @@ impl PrefixCache {
     /// Counters so far.
     pub fn stats(&self) -> CacheStats {
         self.lock().stats
+    }
+
+    /// True if exactly these byte ranges of `text` are added tokens, and each of them cuts.
+    pub(super) fn finds(&self, text: &str, specials: &[Range<usize>]) -> bool {
+        self.finder.as_ref().is_some_and(|finder| finder.finds_only_cuts(text, specials))
     }
 
     /// The ids of `text`, without framing tokens.

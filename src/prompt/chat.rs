@@ -20,6 +20,8 @@ pub struct Chat {
     pub(super) tools: Option<Vec<Value>>,
     /// Variables of the template beyond the standard ones.
     pub(super) kwargs: Map<String, Value>,
+    /// True if the client brings `chat_template_kwargs`, even empty ones.
+    pub(super) has_template_kwargs: bool,
     pub(super) documents: Value,
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final_message: bool,
@@ -92,6 +94,7 @@ impl Chat {
             tools,
             topics,
             kwargs,
+            has_template_kwargs: present(body, "chat_template_kwargs").is_some(),
             effort,
             documents: documents(body)?,
             add_generation_prompt: flag(body, "add_generation_prompt", true)?,
@@ -122,7 +125,8 @@ impl Chat {
 
     /// Tells the template what the map has in place of the effort that was asked for.
     pub fn map_effort(&mut self, map: &EffortMap) {
-        let (Some(to), Some(effort)) = (self.mapped(map), &self.effort) else { return };
+        let (Some(to), Some(effort)) = (self.mapped(map), &mut self.effort) else { return };
+        effort.asked.clone_from(&to);
         if effort.decides_thinking {
             self.kwargs.insert("enable_thinking".to_owned(), Value::Bool(to != "none"));
         }
@@ -132,6 +136,17 @@ impl Chat {
             Some(told) => drop(self.kwargs.insert("reasoning_effort".to_owned(), told)),
             None => drop(self.kwargs.shift_remove("reasoning_effort")),
         }
+    }
+
+    /// The request's `reasoning_effort`, mapped if it was.
+    pub(super) fn asked_effort(&self) -> Option<&str> {
+        self.effort.as_ref().map(|effort| effort.asked.as_str())
+    }
+
+    /// True if an earlier answer calls tools.
+    pub(super) fn has_calls(&self) -> bool {
+        let mut calls = self.messages.iter().filter_map(|message| message.get("tool_calls"));
+        calls.any(|calls| !calls.is_null())
     }
 
     /// True if a message brings an image, audio, video, a file or embeddings.

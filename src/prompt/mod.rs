@@ -11,6 +11,7 @@ mod cache;
 mod chat;
 mod continued;
 mod detect;
+mod encoding;
 mod jinja;
 mod json;
 mod kept;
@@ -19,6 +20,7 @@ mod message;
 mod parts;
 mod python;
 mod pyvalue;
+mod renderer;
 mod rules;
 mod source;
 mod special;
@@ -39,6 +41,8 @@ use crate::dialect::Api;
 pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
+pub use encoding::{ChatEncoding, ChatForm, MistralVersion};
+pub use renderer::{ChatRenderer, Moment, Piece, Rendered, ShownBy};
 pub use rules::{Edition, Editions, EffortMap, Rules, SharedRules};
 pub use source::PromptSource;
 pub use special::AddedToken;
@@ -89,8 +93,8 @@ pub enum Reason {
     TooLong,
     /// The template prints the date, and the engines' is not known, or is about to change.
     Date,
-    /// Engines encode this model's chats by code of their own, not by its template (gpt-oss,
-    /// Mistral).
+    /// Engines encode this model's chats by code of their own, not followed here (Kimi K3,
+    /// Mistral's newest).
     Encoder,
     /// The tokenizer failed on the text.
     Tokenizer,
@@ -226,7 +230,7 @@ struct Context<'a> {
 
 /// Tokenizer and template of one model; shared by all requests.
 pub struct Prompter {
-    template: Option<ChatTemplate>,
+    renderer: Option<Box<dyn ChatRenderer>>,
     tokenizer: Option<Arc<dyn Tokenize>>,
     cache: PrefixCache,
     /// Variables of the template that requests don't set.
@@ -248,7 +252,7 @@ impl Prompter {
         cache: PrefixCache,
     ) -> Self {
         Self {
-            template,
+            renderer: template.map(|template| -> Box<dyn ChatRenderer> { Box::new(template) }),
             tokenizer,
             cache,
             defaults: Map::new(),
@@ -257,6 +261,13 @@ impl Prompter {
             tools: ToolsForm::Given,
             rules: SharedRules::new(Rules::ANY_EDITION),
         }
+    }
+
+    /// For a model whose chats are rendered by code, whatever its template.
+    #[must_use]
+    pub fn with_encoding(mut self, encoding: ChatEncoding) -> Self {
+        self.renderer = Some(Box::new(encoding));
+        self
     }
 
     /// With variables for the template where requests don't set them: the engines'
@@ -291,6 +302,16 @@ impl Prompter {
     pub fn without_chats(mut self, why: Reason) -> Self {
         self.no_chats = Some(why);
         self
+    }
+
+    /// Topics that an engine must read as it is done here for any chat to be exact.
+    pub fn needs(&self) -> Topics {
+        self.renderer.as_ref().map_or(Topics::NONE, |renderer| renderer.needs())
+    }
+
+    /// Routes of an engine of these editions that show its prompt of a chat.
+    pub fn shown_by(&self, chat: &Chat, editions: Editions) -> ShownBy {
+        self.renderer.as_ref().map_or(ShownBy::Tokenize, |renderer| renderer.shown_by(chat, editions))
     }
 
     /// From now on no chat is exact that depends on more than these rules, which all engines share;
@@ -337,7 +358,7 @@ impl Prompter {
                 // Before the work of rendering.
                 self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
                 self.no_chats.map_or(Ok(()), Err)?;
-                if !context.rules.topics.covers(chat.needs()) {
+                if !context.rules.topics.covers(chat.needs().or(self.needs())) {
                     return Err(Reason::Release);
                 }
                 match self.tools {
@@ -348,27 +369,30 @@ impl Prompter {
                 }
                 chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;
-                let text = self.text(*chat, context)?;
+                let rendered = self.render(*chat, context)?;
                 if context.stop.is_told() {
                     return Err(Reason::Limit);
                 }
-                self.encode(&text, add_special_tokens)
+                match rendered {
+                    Rendered::Text(text) => self.encode(&text, add_special_tokens),
+                    Rendered::Pieces(pieces) => self.encode_pieces(&pieces),
+                }
             }
         }
     }
 
-    /// The text of a chat: where engines are of two editions, the one that both make.
-    fn text(&self, chat: Chat, context: &Context<'_>) -> Result<String, Reason> {
-        let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
+    /// The prompt of a chat: where engines are of two editions, the one that both make.
+    fn render(&self, chat: Chat, context: &Context<'_>) -> Result<Rendered, Reason> {
+        let renderer = self.renderer.as_ref().ok_or(Reason::NoTemplate)?;
         let render = |mut chat: Chat, edition| {
             if edition == Edition::Of33 {
                 chat.map_effort(&self.efforts);
             }
-            template.render_until(chat, edition, context.today, context.stop)
+            renderer.render(chat, Moment { edition, today: context.today, stop: context.stop })
         };
         match context.rules.editions {
             Editions::One(edition) => render(chat, edition),
-            Editions::Both if !chat.is_mapped(&self.efforts) && template.is_of_every_edition() => {
+            Editions::Both if !chat.is_mapped(&self.efforts) && renderer.is_of_every_edition() => {
                 render(chat, Edition::Of33)
             }
             Editions::Both => {
@@ -389,6 +413,29 @@ impl Prompter {
         }
         let mut tokens = Vec::new();
         tokenizer.encode_into(text, true, &mut tokens).map_err(|_| Reason::Tokenizer)?;
+        Ok(tokens.into())
+    }
+
+    /// The tokens of pieces. Where the tokenizer finds the same special tokens in the whole text,
+    /// that is tokenised at once, and with the cache.
+    fn encode_pieces(&self, pieces: &[Piece]) -> Result<Arc<[u32]>, Reason> {
+        let tokenizer = self.tokenizer.as_deref().ok_or(Reason::NoTokenizer)?;
+        let joined = renderer::joined(pieces);
+        if joined.text.len() > MAX_TEXT_BYTES {
+            return Err(Reason::TooLong);
+        }
+        if joined.is_separable && self.cache.finds(&joined.text, &joined.specials) {
+            return self.cache.encode(tokenizer, &joined.text).map_err(|_| Reason::Tokenizer);
+        }
+        let mut tokens = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Plain(text) => {
+                    tokenizer.encode_plain_into(text, &mut tokens).map_err(|_| Reason::Tokenizer)?;
+                }
+                Piece::Special(token) => tokens.push(tokenizer.token_id(token).ok_or(Reason::Tokenizer)?),
+            }
+        }
         Ok(tokens.into())
     }
 }

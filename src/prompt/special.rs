@@ -1,6 +1,8 @@
 //! Place where a text's special tokens stand: the only places at which a tokenisation can be cut in
 //! two.
 
+use std::ops::Range;
+
 use memchr::memchr_iter;
 
 /// One token that the tokenizer finds in the raw text before anything else.
@@ -59,13 +61,31 @@ impl Finder {
 
     /// The byte ranges of the tokens at whose end the text can be cut, in order.
     pub(super) fn cuts(&self, text: &str) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
+        self.each(text, |range, cuts| {
+            if cuts {
+                found.push((range.start, range.end));
+            }
+        });
+        found
+    }
+
+    /// True if the tokens of the text are these, and the text can be cut at each of them.
+    pub(super) fn finds_only_cuts(&self, text: &str, expected: &[Range<usize>]) -> bool {
+        let mut expected = expected.iter();
+        let mut all = true;
+        self.each(text, |range, cuts| all &= cuts && expected.next() == Some(&range));
+        all && expected.next().is_none()
+    }
+
+    /// Calls `token` for each token of the text, with its byte range and whether it cuts.
+    fn each(&self, text: &str, mut token: impl FnMut(Range<usize>, bool)) {
         let bytes = text.as_bytes();
         let mut starts: Vec<usize> =
             self.first_bytes.iter().flat_map(|first| memchr_iter(*first, bytes)).collect();
         if self.first_bytes.len() > 1 {
             starts.sort_unstable();
         }
-        let mut found = Vec::new();
         let mut from = 0;
         for start in starts {
             if start < from {
@@ -73,12 +93,9 @@ impl Finder {
             }
             if let Some((len, cuts)) = self.trie.longest(&bytes[start..]) {
                 from = start + len;
-                if cuts {
-                    found.push((start, from));
-                }
+                token(start..from, cuts);
             }
         }
-        found
     }
 }
 
@@ -145,6 +162,10 @@ mod tests {
         let finder =
             Finder::new(vec![token("<a>", true), token("<a><b>", false), token("[x]", true)]).unwrap();
         assert_eq!(finder.cuts("<a>1<a><b>[x]<a"), [(0, 3), (10, 13)]);
+        assert!(!finder.finds_only_cuts("<a>1<a><b>[x]<a", &[0..3, 10..13]), "one does not cut");
+        assert!(finder.finds_only_cuts("<a>1[x]<a", &[0..3, 4..7]));
+        assert!(!finder.finds_only_cuts("<a>1[x]<a", std::slice::from_ref(&(0..3))));
+        assert!(!finder.finds_only_cuts("<a>1", &[0..3, 4..7]));
         assert!(Finder::new(vec![token("<a>", false)]).is_none());
     }
 

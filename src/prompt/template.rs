@@ -17,8 +17,10 @@ use super::jinja::{NoDate, TODAY, TemplateException, environment, syntax_config,
 use super::kept::with_paid_variables;
 use super::message::{conversation, developers_to_system};
 use super::pyvalue::from_json;
-use super::rules::Edition;
+use super::renderer::{ChatRenderer, Moment, Rendered, ShownBy};
+use super::rules::{Edition, Editions};
 use super::strftime::Today;
+use super::topics::Topics;
 
 /// Longest template source; the longest known is a tenth of it.
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
@@ -143,11 +145,6 @@ impl ChatTemplate {
         self.sources.first().map_or(ContentFormat::String, |source| source.format(edition))
     }
 
-    /// True if engines of every edition see the same in it.
-    pub fn is_of_every_edition(&self) -> bool {
-        self.sources.iter().all(|source| source.format(Edition::Of32) == source.format(Edition::Of33))
-    }
-
     fn add(
         &mut self,
         name: &'static str,
@@ -248,6 +245,24 @@ impl ChatTemplate {
             Err(_) if out.full => Err(Reason::Limit),
             Err(error) => Err(reason_of(&error)),
         }
+    }
+}
+
+impl ChatRenderer for ChatTemplate {
+    fn render(&self, chat: Chat, moment: Moment<'_>) -> Result<Rendered, Reason> {
+        self.render_until(chat, moment.edition, moment.today, moment.stop).map(Rendered::Text)
+    }
+
+    fn needs(&self) -> Topics {
+        Topics::NONE
+    }
+
+    fn shown_by(&self, _: &Chat, _: Editions) -> ShownBy {
+        ShownBy::Tokenize
+    }
+
+    fn is_of_every_edition(&self) -> bool {
+        self.sources.iter().all(|source| source.format(Edition::Of32) == source.format(Edition::Of33))
     }
 }
 

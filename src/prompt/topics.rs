@@ -37,6 +37,8 @@ pub enum Topic {
     Billing,
     /// Variables of the template that are null or `"auto"`.
     Unset,
+    /// Any chat of a model whose chats engines render by code.
+    Encoding,
 }
 
 /// A set of them.
@@ -45,7 +47,7 @@ pub struct Topics(u16);
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Topic; 12] = [
+    pub const ALL: [Topic; 13] = [
         Topic::Reasoning,
         Topic::OlderReasoning,
         Topic::Effort,
@@ -58,6 +60,7 @@ impl Topic {
         Topic::Parts,
         Topic::Billing,
         Topic::Unset,
+        Topic::Encoding,
     ];
 
     /// A short stable name for logs.
@@ -75,6 +78,7 @@ impl Topic {
             Topic::Parts => "parts",
             Topic::Billing => "billing_header",
             Topic::Unset => "unset_variables",
+            Topic::Encoding => "encoding",
         }
     }
 

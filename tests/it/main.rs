@@ -20,6 +20,7 @@ mod dropin;
 mod e2e;
 mod ems_kimi;
 mod encode;
+mod encoded_golden;
 mod error_events;
 mod forced;
 mod given_up;

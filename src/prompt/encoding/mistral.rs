@@ -1,0 +1,190 @@
+//! Chats of Mistral's models: the tokens that mistral-common 1.13 makes of them for the tokenizers
+//! of versions 3 to 13, as vLLM 0.32 and 0.33 call it (`vllm/tokenizers/mistral.py`).
+
+use serde_json::{Value, json};
+
+use super::dumps::dumps;
+use super::mistral_chat::{Call, Chunk, Conversation, Message};
+use crate::prompt::Reason;
+use crate::prompt::chat::Chat;
+use crate::prompt::renderer::{Moment, Piece};
+
+/// Versions of the tokenizer, each with a format of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MistralVersion {
+    /// Version 3, in which the system's text is the user's.
+    V3,
+    /// Version 7, with system messages.
+    V7,
+    /// Version 11, with calls one by one.
+    V11,
+    /// Version 13, with thoughts and without ids of calls.
+    V13,
+}
+
+impl MistralVersion {
+    /// The version by its name in `tekken.json`; `None` for one that is not followed here.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "v3" => Self::V3,
+            "v7" => Self::V7,
+            "v11" => Self::V11,
+            "v13" => Self::V13,
+            _ => return None,
+        })
+    }
+}
+
+/// The prompt of a chat.
+pub(super) fn render(version: MistralVersion, chat: Chat, moment: Moment<'_>) -> Result<Vec<Piece>, Reason> {
+    let tools = tools(chat.tools.as_deref())?;
+    let Conversation { messages, instructions } = Conversation::read(version, chat)?;
+    let is_user = |message: &Message| matches!(message, Message::User(_));
+    let (first, last) = (messages.iter().position(is_user), messages.iter().rposition(is_user));
+    let tools_at = if version >= MistralVersion::V13 { first } else { last };
+    let mut prompt = Prompt { version, pieces: vec![Piece::Special("<s>")] };
+    for (at, message) in messages.into_iter().enumerate() {
+        if moment.stop.is_told() {
+            return Err(Reason::Limit);
+        }
+        match message {
+            Message::User(text) => {
+                if let (Some(tools), true) = (&tools, tools_at == Some(at)) {
+                    prompt.framed("[AVAILABLE_TOOLS]", tools.clone(), "[/AVAILABLE_TOOLS]");
+                }
+                let text = match instructions.as_ref().filter(|_| last == Some(at)) {
+                    Some(instructions) => format!("{instructions}\n\n{text}"),
+                    None => text,
+                };
+                prompt.framed("[INST]", text, "[/INST]");
+            }
+            Message::System(text) => prompt.framed("[SYSTEM_PROMPT]", text, "[/SYSTEM_PROMPT]"),
+            Message::Tool { id, text } => prompt.result(id, text)?,
+            Message::Answer { chunks, calls, is_open } => prompt.answer(chunks, &calls, is_open)?,
+        }
+    }
+    Ok(prompt.pieces)
+}
+
+/// The tools as the model reads them.
+fn tools(tools: Option<&[Value]>) -> Result<Option<String>, Reason> {
+    let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return Ok(None) };
+    let known = tools.iter().map(|tool| {
+        let function = tool.get("function").ok_or(Reason::Shape)?;
+        let given = |key: &str| function.get(key).filter(|value| !value.is_null()).cloned();
+        let name = function.get("name").and_then(Value::as_str).ok_or(Reason::Shape)?;
+        check_name(name)?;
+        Ok(json!({"type": "function", "function": {
+            "name": name,
+            "description": given("description").unwrap_or_else(|| Value::from("")),
+            "parameters": given("parameters").unwrap_or_else(|| json!({})),
+        }}))
+    });
+    dumps(&Value::Array(known.collect::<Result<_, Reason>>()?)).map(Some)
+}
+
+/// Refuses a function's name that the engine refuses.
+pub(super) fn check_name(name: &str) -> Result<(), Reason> {
+    let is_usual = |char: char| char.is_ascii_alphanumeric() || "_-".contains(char);
+    let is_good = (1..=64).contains(&name.len()) && name.chars().all(is_usual);
+    if is_good { Ok(()) } else { Err(Reason::Rejected) }
+}
+
+/// The prompt under construction.
+struct Prompt {
+    version: MistralVersion,
+    pieces: Vec<Piece>,
+}
+
+impl Prompt {
+    fn special(&mut self, token: &'static str) {
+        self.pieces.push(Piece::Special(token));
+    }
+
+    fn plain(&mut self, text: String) {
+        if !text.is_empty() {
+            self.pieces.push(Piece::Plain(text));
+        }
+    }
+
+    fn framed(&mut self, before: &'static str, text: String, after: &'static str) {
+        self.special(before);
+        self.plain(text);
+        self.special(after);
+    }
+
+    fn result(&mut self, id: String, text: String) -> Result<(), Reason> {
+        self.special("[TOOL_RESULTS]");
+        match self.version {
+            MistralVersion::V3 => {
+                let result = json!({ "content": parsed(text)?, "call_id": id });
+                self.plain(dumps(&result)?);
+            }
+            MistralVersion::V7 | MistralVersion::V11 => {
+                self.plain(id);
+                self.special("[TOOL_CONTENT]");
+                self.plain(text);
+            }
+            MistralVersion::V13 => self.plain(text),
+        }
+        self.special("[/TOOL_RESULTS]");
+        Ok(())
+    }
+
+    fn answer(&mut self, chunks: Vec<Chunk>, calls: &[Call], is_open: bool) -> Result<(), Reason> {
+        let is_either = chunks.is_empty() != calls.is_empty();
+        if chunks.is_empty() && calls.is_empty() || !is_either && self.version == MistralVersion::V3 {
+            return Err(Reason::Rejected);
+        }
+        let is_text = chunks.iter().all(|chunk| matches!(chunk, Chunk::Text(_)));
+        for chunk in chunks {
+            match chunk {
+                // Spaces at the end go where the answer is text alone.
+                Chunk::Text(text) if is_text => self.plain(text.trim_end_matches(' ').to_owned()),
+                Chunk::Text(text) => self.plain(text),
+                Chunk::Thought(text) => self.framed("[THINK]", text, "[/THINK]"),
+            }
+        }
+        match self.version {
+            _ if calls.is_empty() => {}
+            MistralVersion::V3 | MistralVersion::V7 => {
+                let calls = calls
+                    .iter()
+                    .map(|call| json!({ "name": call.name, "arguments": call.arguments, "id": call.id }));
+                self.special("[TOOL_CALLS]");
+                self.plain(dumps(&Value::Array(calls.collect()))?);
+            }
+            MistralVersion::V11 | MistralVersion::V13 => {
+                for call in calls {
+                    self.special("[TOOL_CALLS]");
+                    self.plain(call.name.clone());
+                    if self.version == MistralVersion::V11 {
+                        self.special("[CALL_ID]");
+                        self.plain(call.id.clone());
+                    }
+                    self.special("[ARGS]");
+                    self.plain(dumps(&call.arguments)?);
+                }
+            }
+        }
+        if !is_open {
+            self.special("</s>");
+        }
+        Ok(())
+    }
+}
+
+/// A result as JSON where it is JSON to Python, else as a text.
+fn parsed(text: String) -> Result<Value, Reason> {
+    if text.is_empty() {
+        return Ok(json!({}));
+    }
+    if let Ok(value) = crate::prompt::json::parse(text.as_bytes()) {
+        return Ok(value);
+    }
+    // Python also reads numbers that are none, halves of surrogate pairs, and deeper values.
+    let is_json_here = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+    let may_be_json = ["NaN", "Infinity", "\\u"].iter().any(|mark| text.contains(mark));
+    let is_deep = text.matches(['[', '{']).count() > 100;
+    if is_json_here || may_be_json || is_deep { Err(Reason::Json) } else { Ok(Value::String(text)) }
+}
