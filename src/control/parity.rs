@@ -347,6 +347,10 @@ impl ParityChecker {
                     tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
                 }
                 let before = self.seen.topics.insert(engine.clone(), parity.topics);
+                let unseen = parity.topics.unseen_chats();
+                if !unseen.is_empty() && before != Some(parity.topics) {
+                    tracing::warn!(%engine, "{unseen}; chats are routed by load while this engine is there");
+                }
                 if let Some(difference) = parity.topical.filter(|_| before != Some(parity.topics)) {
                     let (topics, cause) = (parity.topics.names(), parity.topics.likely_cause());
                     tracing::warn!(

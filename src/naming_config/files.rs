@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::chat_files;
 use crate::config::{Config, ContentFormat};
 use crate::prompt::{
-    self, CacheLimits, ChatTemplate, PrefixCache, Prompter, Reason, TemplateError, TemplateFiles,
+    self, CacheLimits, ChatForm, ChatTemplate, PrefixCache, Prompter, Reason, TemplateError, TemplateFiles,
     TokenizerError,
 };
 
@@ -80,20 +81,13 @@ pub fn prompter(config: &Config, seed: u64) -> Result<LocalPrompter, FilesError>
         .with_tools(loaded.tools)
         .with_defaults(variables)
         .with_efforts(config.prompt.efforts());
-    let prompter = match encoded_elsewhere(&dir)? {
-        true => prompter.without_chats(Reason::Encoder),
-        false => prompter,
+    let (prompter, without) = match chat_files::form(&dir)? {
+        ChatForm::Template => (prompter, without),
+        // The engines' code looks at no template.
+        ChatForm::Encoding(encoding) => (prompter.with_encoding(encoding), None),
+        ChatForm::Unknown => (prompter.without_chats(Reason::Encoder), without),
     };
     Ok(LocalPrompter { prompter, without, form: loaded.form })
-}
-
-/// True if engines encode this model's chats by code of their own: Harmony for gpt-oss,
-/// mistral-common where its tokenizer is there. `/tokenize` does not show it.
-fn encoded_elsewhere(dir: &Path) -> Result<bool, FilesError> {
-    let config = optional(&dir.join("config.json"))?.unwrap_or_default();
-    let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
-    let harmony = config.get("model_type").is_some_and(|kind| kind == "gpt_oss");
-    Ok(harmony || dir.join("tekken.json").exists())
 }
 
 /// The chat template of a model.

@@ -5,6 +5,7 @@
 //! looks like an empty pool.
 
 mod agree;
+mod chat_files;
 mod files;
 mod keys;
 mod nearest;

@@ -18,7 +18,9 @@ use super::tokenize_request::{TokenizeRequest, tokenize_request_under};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::prompt::{EffortMap, Exactness, PromptSource, Prompter, Reason, Rules, Today, Topic, Topics};
+use crate::prompt::{
+    Chat, EffortMap, Exactness, PromptSource, Prompter, Reason, Rules, ShownBy, Today, Topic, Topics,
+};
 
 /// The longest that one engine's comparison goes on.
 pub const COMPARE_TIME: Duration = Duration::from_secs(20);
@@ -175,6 +177,18 @@ impl TopicsSeen {
         self.different.iter().map(Topic::name).collect::<Vec<_>>().join(", ")
     }
 
+    /// Reason why no chat counts although none differs: the engine showed none. Empty where some
+    /// did, or where chats are rendered by a template.
+    pub fn unseen_chats(&self) -> &'static str {
+        match self.different.covers(Topics::NONE.with(Topic::Encoding)) {
+            true => {
+                "none of its chats could be compared: only its /v1/chat/completions/render shows how it renders them \
+                 (vLLM: --enable-scale-out)"
+            }
+            false => "",
+        }
+    }
+
     /// The likely cause of a difference that only a flag of the engine makes; empty if there is
     /// none.
     pub fn likely_cause(&self) -> &'static str {
@@ -212,10 +226,16 @@ async fn run(
             Exactness::Exact => Ok(&prompt.tokens[..]),
             Exactness::Inexact(reason) => Err(reason),
         };
-        let topics = topics(api, &body);
-        match step(asker, engine, ours, questions(api, &body, topics, prompter.efforts(), rules)).await {
+        let chat = chat(api, &body);
+        let topics = chat.as_deref().map_or(Topics::NONE, Chat::needs);
+        let shown_by = chat.map_or(ShownBy::Tokenize, |chat| prompter.shown_by(&chat, rules.editions));
+        let questions = questions(api, &body, prompter.efforts(), Hidden { topics, shown_by }, rules);
+        match step(asker, engine, ours, questions).await {
             Ok(Step::Same { shown }) => {
                 parity.compared += 1;
+                if api == Api::Chat && ours.is_ok() {
+                    parity.topics.same = parity.topics.same.or(prompter.needs());
+                }
                 parity.topics.same = parity.topics.same.or(topics.shared_with(shown));
             }
             Ok(Step::Skipped(reason)) => *parity.skipped.entry(reason.name()).or_default() += 1,
@@ -236,6 +256,9 @@ async fn run(
             }
         }
     }
+    // Chats by code count once one of them was the same.
+    let unseen = prompter.needs().without(parity.topics.same);
+    parity.topics.different = parity.topics.different.or(unseen);
     if parity.compared > 0 {
         parity.verdict = Verdict::Same;
     }
@@ -259,7 +282,7 @@ async fn run_routes(
 ) -> Result<TopicsSeen, AskError> {
     let mut seen = TopicsSeen::default();
     for (_, api, body) in parity_cases(model, &[]) {
-        let topics = topics(api, &body);
+        let topics = chat(api, &body).as_deref().map_or(Topics::NONE, Chat::needs);
         let question = tokenize_request_under(api, &body, rules, efforts);
         let (false, Ok(TokenizeRequest::Ask(question))) = (topics.is_empty(), question) else { continue };
         match (asker.render(engine, body.bytes().clone()).await, asker.ask(engine, question).await) {
@@ -275,11 +298,11 @@ async fn run_routes(
     Ok(seen)
 }
 
-/// Topics of a request.
-fn topics(api: Api, body: &Object) -> Topics {
+/// The chat that a request is, if it is one.
+fn chat(api: Api, body: &Object) -> Option<Box<Chat>> {
     match PromptSource::read(api, body) {
-        Ok(PromptSource::Messages(chat)) => chat.needs(),
-        _ => Topics::NONE,
+        Ok(PromptSource::Messages(chat)) => Some(chat),
+        _ => None,
     }
 }
 
@@ -287,15 +310,28 @@ fn topics(api: Api, body: &Object) -> Topics {
 struct Questions {
     /// Body for `/render`.
     render: Option<Bytes>,
+    /// True if the other route's answer would show nothing.
+    render_only: bool,
     tokenize: Result<TokenizeRequest, Reason>,
+}
+
+/// Parts of a request that `/tokenize` may not show.
+#[derive(Clone, Copy, Debug)]
+struct Hidden {
+    /// Topics of the request.
+    topics: Topics,
+    /// Routes that show the model's chats.
+    shown_by: ShownBy,
 }
 
 /// `/render` is asked only about what `/tokenize` does not show: it refuses chats with tools where
 /// the engine has no parser for them.
-fn questions(api: Api, body: &Object, topics: Topics, efforts: &EffortMap, rules: Rules) -> Questions {
-    let hidden = topics.iter().any(|topic| !topic.is_shown_by_tokenize());
+fn questions(api: Api, body: &Object, efforts: &EffortMap, hidden: Hidden, rules: Rules) -> Questions {
+    let Hidden { topics, shown_by } = hidden;
+    let is_hidden = shown_by != ShownBy::Tokenize || topics.iter().any(|topic| !topic.is_shown_by_tokenize());
     Questions {
-        render: hidden.then(|| body.bytes().clone()),
+        render: is_hidden.then(|| body.bytes().clone()),
+        render_only: shown_by == ShownBy::Render,
         tokenize: tokenize_request_under(api, body, rules, efforts),
     }
 }
@@ -306,7 +342,15 @@ struct EngineAnswer {
     shown: Topics,
 }
 
-async fn answer(asker: &Asker, engine: &Endpoint, render: Option<Bytes>, body: Bytes) -> EngineAnswer {
+/// The answer of the first route that gives one; `None` if the only one that shows the prompt does
+/// not.
+async fn answer(
+    asker: &Asker,
+    engine: &Endpoint,
+    render: Option<Bytes>,
+    render_only: bool,
+    body: Bytes,
+) -> Option<EngineAnswer> {
     if let Some(render) = render {
         let tokens = asker.render(engine, render).await;
         let is_answer = match &tokens {
@@ -315,12 +359,15 @@ async fn answer(asker: &Asker, engine: &Endpoint, render: Option<Bytes>, body: B
             Err(_) => false,
         };
         if is_answer {
-            return EngineAnswer { tokens, shown: Topics::ALL };
+            return Some(EngineAnswer { tokens, shown: Topics::ALL });
         }
+    }
+    if render_only {
+        return None;
     }
     let shown = Topic::ALL.into_iter().filter(|topic| topic.is_shown_by_tokenize());
     let shown = shown.fold(Topics::NONE, Topics::with);
-    EngineAnswer { tokens: asker.ask(engine, body).await, shown }
+    Some(EngineAnswer { tokens: asker.ask(engine, body).await, shown })
 }
 
 async fn step(
@@ -335,7 +382,8 @@ async fn step(
         (_, Ok(TokenizeRequest::Known(_))) => return Ok(Step::Same { shown: Topics::NONE }),
         (_, Ok(TokenizeRequest::Ask(body))) => body,
     };
-    let EngineAnswer { tokens, shown } = answer(asker, engine, questions.render, body).await;
+    let answer = answer(asker, engine, questions.render, questions.render_only, body).await;
+    let Some(EngineAnswer { tokens, shown }) = answer else { return Ok(Step::Skipped(Reason::Release)) };
     let same = Step::Same { shown };
     match (ours, tokens) {
         (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(same, Step::Different)),

@@ -172,7 +172,8 @@ impl Prompts {
         self.engine_block_tokens.store(tokens, Ordering::Relaxed);
     }
 
-    /// Sets if engines encode this model's chats by code of their own: then no chat is exact.
+    /// Sets if engines encode this model's chats by code of their own: then no chat is exact,
+    /// unless that code is followed here.
     pub fn set_chats_encoded_elsewhere(&self, is_so: bool) {
         self.encoder.store(is_so, Ordering::Relaxed);
     }
@@ -203,7 +204,8 @@ impl Prompts {
 
     /// The prompt of a request; `engine` is asked where engines tokenise.
     pub async fn prompt(&self, api: Api, body: &Object, engine: Option<Endpoint>) -> Prompt {
-        if api == Api::Chat && self.encoder.load(Ordering::Relaxed) {
+        let is_followed = self.local().is_some_and(|prompter| !prompter.needs().is_empty());
+        if api == Api::Chat && self.encoder.load(Ordering::Relaxed) && !is_followed {
             return unknown(Reason::Encoder);
         }
         let is_proven = self.trust_in(api) == Trust::Proven;

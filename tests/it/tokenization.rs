@@ -9,7 +9,9 @@ use futures_util::future::join_all;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::endpoint::Endpoint;
-use pd_proxy::prompt::{Exactness, PrefixCache, Prompter, Reason, Rules, Today, Topic, Topics};
+use pd_proxy::prompt::{
+    ChatEncoding, Exactness, MistralVersion, PrefixCache, Prompter, Reason, Rules, Today, Topic, Topics,
+};
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Tokenizing};
 use pd_proxy::tokenization::{
     self, Asker, ComparedEngine, Comparison, Difference, EngineLimits, EngineTokenizer, Parity,
@@ -256,10 +258,12 @@ async fn the_topics_that_an_engine_reads_as_we_do_are_told() {
     let parity = compare_under(&at, &prompter("everything"), Rules::OF_33).await;
     let hidden = [Topic::OlderReasoning, Topic::Effort, Topic::Documents].into_iter();
     let hidden = hidden.fold(Topics::NONE, Topics::with);
-    assert_eq!(parity.topics.same, Topics::ALL.without(hidden), "it has no /render");
+    // The chats of a template have no code.
+    let all = Topics::ALL.without(Topics::NONE.with(Topic::Encoding));
+    assert_eq!(parity.topics.same, all.without(hidden), "it has no /render");
     let (_engine, at) = engine(EngineSpec { renders: true, ..older }).await;
     let parity = compare_under(&at, &prompter("everything"), Rules::OF_33).await;
-    assert_eq!((parity.topics.same, parity.topical), (Topics::ALL, None));
+    assert_eq!((parity.topics.same, parity.topical), (all, None));
 }
 
 #[tokio::test]
@@ -279,6 +283,48 @@ async fn a_topic_that_an_engine_reads_in_another_way_leaves_the_others() {
     assert_eq!(parity.topics.different, different);
     assert_eq!(parity.topics.names(), "reasoning_effort, developer");
     assert_eq!(parity.topical.map(|difference| difference.canary), Some("effort medium"));
+}
+
+/// A model whose chats are rendered by code, with the tokenizer of the others.
+fn encoded(encoding: ChatEncoding) -> Prompter {
+    prompter("mistral").with_encoding(encoding)
+}
+
+#[tokio::test]
+async fn chats_by_code_count_once_an_engine_has_shown_one() {
+    let encodings = [
+        ChatEncoding::DeepseekV32,
+        ChatEncoding::DeepseekV4,
+        ChatEncoding::DeepseekV41,
+        ChatEncoding::Mistral(MistralVersion::V3),
+    ];
+    for encoding in encodings {
+        let tokenize = Some(model::tokenizing_by(encoded(encoding), TODAY, |_| ()));
+        let spec = EngineSpec { renders: false, tokenize, ..EngineSpec::default() };
+        let (_engine, at) = engine(spec).await;
+        let parity = compare(&at, &encoded(encoding)).await;
+        assert_eq!(parity.verdict, Verdict::Same, "{encoding:?}: {parity:?}");
+        let seen = parity.topics;
+        assert!(seen.same.covers(Topics::NONE.with(Topic::Encoding)), "{encoding:?}: {parity:?}");
+        assert_eq!(seen.unseen_chats(), "", "{encoding:?}");
+    }
+    // Before 0.33 only /render shows gpt-oss's, and this engine has none.
+    let tokenize = Some(model::tokenizing("mistral", TODAY, |_| ()));
+    let (engine, at) = engine(EngineSpec { renders: false, tokenize, ..EngineSpec::default() }).await;
+    let parity = compare(&at, &encoded(ChatEncoding::Harmony)).await;
+    assert_eq!(parity.verdict, Verdict::Same, "of the texts");
+    assert_eq!(parity.topics.different, Topics::NONE.with(Topic::Encoding));
+    assert!(parity.topics.unseen_chats().contains("--enable-scale-out"));
+    assert_eq!(asked(&engine), parity.compared, "no chat is asked by /tokenize");
+}
+
+#[tokio::test]
+async fn an_engine_that_renders_by_other_code_refutes_chats() {
+    let (_engine, at) = tokenising("mistral", |_| ()).await;
+    let parity = compare(&at, &encoded(ChatEncoding::DeepseekV4)).await;
+    let Verdict::Different(Difference { canary: "one turn", is_chat: true, .. }) = parity.verdict else {
+        panic!("{parity:?}")
+    };
 }
 
 /// Members that `/tokenize` of vLLM 0.32 knows; it ignores everything else.

@@ -45,7 +45,10 @@ pub(super) async fn ask(
 
 /// Chats that the engine reads in another way than it is done here.
 fn doubt(parity: &Parity) -> Option<String> {
-    let difference = parity.topical.as_ref()?;
+    let unseen = parity.topics.unseen_chats();
+    let Some(difference) = parity.topical.as_ref() else {
+        return (!unseen.is_empty()).then(|| format!("chats are routed by load: {unseen}"));
+    };
     let (names, cause) = (parity.topics.names(), parity.topics.likely_cause());
     Some(format!("chats with {names} are routed by load: {difference}{cause}"))
 }

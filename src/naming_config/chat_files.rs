@@ -1,0 +1,65 @@
+//! The model's files → the way in which engines render its chats.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::files::{FilesError, optional};
+use crate::prompt::{ChatEncoding, ChatForm, MistralVersion};
+
+/// The part of a `tekken.json` that says how chats are written.
+#[derive(Deserialize)]
+struct Tekken {
+    config: TekkenConfig,
+}
+
+#[derive(Deserialize)]
+struct TekkenConfig {
+    version: String,
+}
+
+/// The way in which engines render this model's chats, by what vLLM looks at: the model's
+/// architecture and type, and whether mistral-common's tokenizer is there. An engine that was told
+/// otherwise (`--tokenizer-mode`) shows it in the comparison.
+///
+/// # Errors
+/// [`FilesError`] names the file.
+pub(super) fn form(dir: &Path) -> Result<ChatForm, FilesError> {
+    let config = optional(&dir.join("config.json"))?.unwrap_or_default();
+    let form = ChatForm::of_model(&serde_json::from_str(&config).unwrap_or_default());
+    let tekken = match form {
+        ChatForm::Template => optional(&dir.join("tekken.json"))?,
+        ChatForm::Encoding(_) | ChatForm::Unknown => None,
+    };
+    let Some(tekken) = tekken else { return Ok(form) };
+    let version = serde_json::from_str::<Tekken>(&tekken).ok().map(|tekken| tekken.config.version);
+    let known = version.and_then(|version| MistralVersion::named(&version));
+    Ok(known.map_or(ChatForm::Unknown, |version| ChatForm::Encoding(ChatEncoding::Mistral(version))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn is(files: &[(&str, &str)], expect: ChatForm) {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        assert_eq!(form(dir.path()).unwrap(), expect, "{files:?}");
+    }
+
+    #[test]
+    fn form_of_chats_follows_from_the_models_files() {
+        let tekken = |version: &str| format!(r#"{{"config":{{"version":"{version}"}},"vocab":[1]}}"#);
+        let mistral = |version| ChatForm::Encoding(ChatEncoding::Mistral(version));
+        is(&[], ChatForm::Template);
+        is(&[("config.json", r#"{"architectures":["Qwen3ForCausalLM"]}"#)], ChatForm::Template);
+        let gpt_oss = r#"{"model_type":"gpt_oss"}"#;
+        is(&[("config.json", gpt_oss)], ChatForm::Encoding(ChatEncoding::Harmony));
+        is(&[("tekken.json", &tekken("v13"))], mistral(MistralVersion::V13));
+        is(&[("tekken.json", &tekken("v15"))], ChatForm::Unknown);
+        is(&[("tekken.json", "{}")], ChatForm::Unknown);
+    }
+}
