@@ -45,7 +45,7 @@ is_there() {
 }
 
 # reason LOG… : the first error of engines that do not start
-reason() { grep -hE '(Error|Exception): ' "$@" | head -1 | sed -E 's/.*(Error|Exception): //; s/\|/\//g' | cut -c1-160; }
+reason() { grep -hE ' ERROR .*(Error|Exception): ' "$@" | head -1 | sed -E 's/.*(Error|Exception): //; s/\|/\//g' | cut -c1-160; }
 
 row() { printf '| %s | %s | %s | %s | %s | %s |\n' "$release" "$1" "$2" "$3" "$4" "$(date +%F)"; }
 
