@@ -96,6 +96,7 @@ run_release() {
   # Nothing here is about speed, and compilers take minutes for each process on two cores.
   export ENGINE_ENV="TORCHDYNAMO_DISABLE=1"
   prefill=http://127.0.0.1:$P_PORT decode=http://127.0.0.1:$D_PORT ref=http://127.0.0.1:$REF_PORT
+  "$rig/stop.sh" >/dev/null   # engines that a run before left would be taken for these
   [ -x "$VENV/bin/vllm" ] || MODEL_DIR=$RIG/tiny-qwen3 "$rig/setup.sh" >"$LOGS/$release-setup.txt" 2>&1 || { tail -5 "$LOGS/$release-setup.txt" >&2; return 1; }
   packages=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   # Parsers of reasoning and tools want their marks to be tokens.
