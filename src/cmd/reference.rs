@@ -25,6 +25,9 @@ nor another variable nor a flag says one; the image has it at `0.0.0.0`. A varia
 Keys that end in `_ms` take milliseconds, or a time with a unit: `500ms`, `60s`, `30m`, `1h30m`, `2d`; in a file in quotes. A variable that begins
 with `PD_PROXY_` and that nothing reads is warned of.
 
+Every section but `[server]`, `[tls]`, `[auth]`, `[limit]`, `[log]` and `[trace]` may also stand in a fleet, as `[fleets.NAME.route]`: several fleets, with
+what stands at the top level as the default of each ([several models](guides/several-models.md)).
+
 A file is read again on SIGHUP and when its content changes. What takes effect *at once* then counts for new requests; other keys count
 *after a restart*, and the log says so.
 ";

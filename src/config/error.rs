@@ -1,5 +1,6 @@
 //! Faults of a configuration. All of them are found at once and take one line each.
 
+use super::fleet_error::FleetProblem;
 use super::load::Origin;
 use crate::endpoint::HostError;
 use std::fmt;
@@ -388,6 +389,17 @@ pub enum Problem {
         /// Description of the fault.
         why: &'static str,
     },
+    /// An entry of `fleet.aliases` that is none.
+    #[error(
+        "fleet.aliases: `{text}` is no alias: expected alias=model, two names of at most 256 bytes, as in gpt-4o=Qwen3-8B"
+    )]
+    NotAnAlias {
+        /// Entry as it was given.
+        text: String,
+    },
+    /// A fault of several fleets, or of one of them.
+    #[error(transparent)]
+    Fleets(#[from] FleetProblem),
     /// A secret that cannot stand in an HTTP header.
     #[error(
         "{key} holds a space, line end or other character that no key has: is there a newline at its end?"

@@ -4,7 +4,7 @@
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::schema::{Schema, secrets};
 use super::table::MASK;
-use super::{Config, duration, model_facts, source, warnings};
+use super::{Config, NamedFleet, duration, fleets, model_facts, source, warnings};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,60 @@ pub struct Loaded {
     pub origins: Origins,
     /// Values that are valid and most likely not meant, one line each.
     pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Each fleet with a configuration of its own, as one that was loaded for it alone.
+    pub fn fleets(&self) -> Vec<LoadedFleet> {
+        let alone = |fleet: &NamedFleet| LoadedFleet {
+            name: fleet.name.clone(),
+            loaded: Loaded {
+                config: fleet.config.clone(),
+                origins: fleet.origins.clone(),
+                warnings: Vec::new(),
+            },
+        };
+        if self.config.fleets.is_empty() {
+            return vec![LoadedFleet { name: fleets::DEFAULT_NAME.to_owned(), loaded: self.clone() }];
+        }
+        self.config.fleets.iter().map(alone).collect()
+    }
+
+    /// The fleet of this name alone; without one, the only fleet.
+    ///
+    /// # Errors
+    /// There is no such fleet, or several and none is named.
+    pub fn into_fleet(self, name: Option<&str>) -> Result<Loaded, FleetChoiceError> {
+        let mut fleets = self.fleets();
+        let at = match name {
+            Some(name) => fleets.iter().position(|fleet| fleet.name == name),
+            None => (fleets.len() == 1).then_some(0),
+        };
+        match at {
+            Some(at) => Ok(fleets.swap_remove(at).loaded),
+            None => {
+                let names = fleets.into_iter().map(|fleet| fleet.name).collect();
+                Err(FleetChoiceError { said: name.map(str::to_owned), names })
+            }
+        }
+    }
+}
+
+/// A fleet that is not named, or not there.
+#[derive(Debug, thiserror::Error)]
+#[error("--fleet {}: expected one of {}", .said.as_deref().unwrap_or("is missing"), .names.join(", "))]
+pub struct FleetChoiceError {
+    said: Option<String>,
+    names: Vec<String>,
+}
+
+/// A fleet as if it were the only one.
+#[derive(Clone, Debug)]
+pub struct LoadedFleet {
+    /// Name of the fleet.
+    pub name: String,
+    /// Its configuration, and where each value came from.
+    pub loaded: Loaded,
 }
 
 /// Place where each key was set, by `section.key`; a key that is not in it has its default.
@@ -70,12 +124,18 @@ pub(crate) enum Given {
 pub(crate) struct CollectedEntries {
     pub(crate) entries: Vec<Entry>,
     pub(crate) errors: Vec<ConfigError>,
+    /// Names of fleets that have a section, though perhaps no key.
+    pub(crate) fleets: Vec<(String, Origin)>,
 }
 
 /// The tree in the making.
 struct Merge {
     schema: Schema,
     table: toml::Table,
+    /// Trees of the fleets, without what they take from the top level.
+    fleets: BTreeMap<String, toml::Table>,
+    /// Names that no fleet can have, each told once.
+    refused_fleets: BTreeSet<String>,
     origins: Origins,
     errors: Vec<ConfigError>,
 }
@@ -110,8 +170,17 @@ impl Config {
         args.overlay(&mut found);
         args.follow_pool(&mut found);
 
-        let mut merge =
-            Merge { schema, table: toml::Table::new(), origins: Origins::default(), errors: found.errors };
+        let mut merge = Merge {
+            schema,
+            table: toml::Table::new(),
+            fleets: BTreeMap::new(),
+            refused_fleets: BTreeSet::new(),
+            origins: Origins::default(),
+            errors: found.errors,
+        };
+        for (name, origin) in found.fleets {
+            merge.begin_fleet(&name, &origin);
+        }
         for entry in found.entries {
             merge.put(entry);
         }
@@ -120,14 +189,36 @@ impl Config {
 }
 
 impl Merge {
+    /// Makes the tree of a fleet, unless it has one or can have none.
+    fn begin_fleet(&mut self, name: &str, origin: &Origin) {
+        match fleets::name_fault(name) {
+            None => drop(self.fleets.entry(name.to_owned()).or_default()),
+            Some(problem) if self.refused_fleets.insert(name.to_owned()) => {
+                self.errors.push(ConfigError { origin: origin.clone(), problem });
+            }
+            Some(_) => {}
+        }
+    }
+
     /// Puts one entry in its place, or says why it has none.
     fn put(&mut self, entry: Entry) {
         let Entry { key, given, origin } = entry;
-        let (Some(kind), Some((section, name))) = (self.schema.kind(&key), key.rsplit_once('.')) else {
+        let in_fleet = fleets::split_key(&key).map(|(fleet, inner)| (fleet.to_owned(), inner.to_owned()));
+        if let Some((fleet, inner)) = &in_fleet {
+            self.begin_fleet(fleet, &origin);
+            if self.refused_fleets.contains(fleet) {
+                return;
+            }
+            if let Some(problem) = fleets::shared_fault(&key, inner) {
+                return self.errors.push(ConfigError { origin, problem });
+            }
+        }
+        let inner = in_fleet.as_ref().map_or(key.as_str(), |(_, inner)| inner);
+        let (Some(kind), Some((section, name))) = (self.schema.kind(&key), inner.rsplit_once('.')) else {
             let problem = if self.schema.is_section(&key) {
                 Problem::NotASection { section: key }
             } else {
-                removed::key(&key)
+                removed::key(inner)
                     .unwrap_or_else(|| Problem::UnknownKey { nearest: self.schema.nearest(&key), key })
             };
             return self.errors.push(ConfigError { origin, problem });
@@ -140,12 +231,12 @@ impl Merge {
             Ok(value) => value,
             Err(problem) => return self.errors.push(ConfigError { origin, problem }),
         };
-        if let Some(problem) = removed::value(&key, &value) {
+        if let Some(problem) = removed::value(inner, &value) {
             return self.errors.push(ConfigError { origin, problem });
         }
         // Serde stops at its first error; trying each leaf alone finds them all, with their origin.
         if let Err(expected) = try_leaf(section, name, &value) {
-            let shown = if secrets().iter().any(|(secret, _)| *secret == key) {
+            let shown = if secrets().iter().any(|(secret, _)| *secret == inner) {
                 MASK.to_owned()
             } else {
                 value.to_string()
@@ -153,7 +244,10 @@ impl Merge {
             let problem = Problem::WrongType { key, value: shown, expected };
             return self.errors.push(ConfigError { origin, problem });
         }
-        let mut table = Some(&mut self.table);
+        let mut table = Some(match &in_fleet {
+            Some((fleet, _)) => self.fleets.entry(fleet.clone()).or_default(),
+            None => &mut self.table,
+        });
         for part in section.split('.') {
             let inner = table.map(|table| table.entry(part).or_insert_with(|| toml::Table::new().into()));
             table = inner.and_then(toml::Value::as_table_mut);
@@ -168,41 +262,67 @@ impl Merge {
     }
 
     fn finish(self, env: &Env) -> Result<Loaded, ConfigErrors> {
-        let Self { table, mut origins, mut errors, .. } = self;
-        match Config::deserialize(toml::Value::Table(table)) {
-            Ok(mut config) => {
-                // The default engines are for who says nothing; who has them looked for has said
-                // where they are.
-                let [prefill, decode] = config.discovery.looks_for();
-                let unsaid = |key| *origins.of(key) == Origin::Default;
-                if prefill && unsaid("fleet.prefill") {
-                    config.fleet.prefill.clear();
-                }
-                if decode && unsaid("fleet.decode") {
-                    config.fleet.decode.clear();
-                }
-                let conflicts = model_facts::fill(&mut config, &mut origins);
-                let invalid = config.validate();
-                errors.extend(
-                    invalid
-                        .into_iter()
-                        .map(|(key, problem)| ConfigError { origin: origins.of(key).clone(), problem }),
-                );
-                if !errors.is_empty() {
-                    return Err(ConfigErrors(errors));
-                }
-                let mut warnings = warnings::find(&config, &origins, env);
-                warnings.extend(conflicts);
-                Ok(Loaded { config, origins, warnings })
-            }
-            // Each leaf was tried before, so this is not reached; it is still an answer.
-            Err(error) => {
-                let message = error.message().to_owned();
-                errors.push(ConfigError { origin: Origin::Default, problem: Problem::Misfit { message } });
-                Err(ConfigErrors(errors))
+        let Self { table, fleets, mut origins, mut errors, .. } = self;
+        let mut conflicts = Vec::new();
+        let mut named = Vec::new();
+        for (name, own) in fleets {
+            let mut origins = origins.of_fleet(&name);
+            match settled(fleets::merged(&table, &own), &mut origins, true, &mut conflicts) {
+                Ok(config) => named.push(NamedFleet { name, config, origins }),
+                Err(error) => errors.push(error),
             }
         }
+        let mut config = match settled(table, &mut origins, !named.is_empty(), &mut conflicts) {
+            Ok(config) => config,
+            Err(error) => {
+                errors.push(error);
+                return Err(ConfigErrors(errors));
+            }
+        };
+        config.fleets = named;
+        let faults = config.misplaced(&origins).into_iter().chain(config.faults());
+        let faults: Vec<ConfigError> = faults
+            .map(|fault| {
+                let fleet = config.fleets.iter().find(|it| Some(&it.name) == fault.fleet.as_ref());
+                let origin = fleet.map_or(&origins, |fleet| &fleet.origins).of(fault.key).clone();
+                ConfigError { origin, problem: fault.into_problem() }
+            })
+            .collect();
+        errors.extend(faults);
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        let mut warnings = warnings::find(&config, &origins, env);
+        warnings.extend(conflicts);
+        Ok(Loaded { config, origins, warnings })
     }
+}
+
+/// A tree as a configuration, with what follows from its values: engines that nobody named, and
+/// facts of the model. `several`: no default engines, as each fleet names its own.
+fn settled(
+    table: toml::Table,
+    origins: &mut Origins,
+    several: bool,
+    conflicts: &mut Vec<String>,
+) -> Result<Config, ConfigError> {
+    // Each leaf was tried before, so that no error is reached; it is still an answer.
+    let mut config = Config::deserialize(toml::Value::Table(table)).map_err(|error| {
+        let message = error.message().to_owned();
+        ConfigError { origin: Origin::Default, problem: Problem::Misfit { message } }
+    })?;
+    // The default engines are for who says nothing; who has them looked for has said where they
+    // are.
+    let [prefill, decode] = config.discovery.looks_for();
+    let unsaid = |key| *origins.of(key) == Origin::Default;
+    if (prefill || several) && unsaid("fleet.prefill") {
+        config.fleet.prefill.clear();
+    }
+    if (decode || several) && unsaid("fleet.decode") {
+        config.fleet.decode.clear();
+    }
+    conflicts.extend(model_facts::fill(&mut config, origins));
+    Ok(config)
 }
 
 /// The value of a key in milliseconds, of a time with a unit as well; other keys' as it is.
@@ -244,6 +364,18 @@ impl Origins {
     /// Place where a key was set.
     pub fn of(&self, key: &str) -> &Origin {
         self.keys.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// Those of a fleet: what is set in it, and at the top level.
+    fn of_fleet(&self, name: &str) -> Origins {
+        let mut keys = self.keys.clone();
+        for (key, origin) in &self.keys {
+            if let Some((_, inner)) = fleets::split_key(key).filter(|(fleet, _)| *fleet == name) {
+                keys.insert(inner.to_owned(), origin.clone());
+            }
+        }
+        keys.retain(|key, _| fleets::split_key(key).is_none());
+        Origins { keys, files: self.files.clone() }
     }
 
     /// A key that nothing set has been filled from this file, which is not followed.

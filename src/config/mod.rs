@@ -15,6 +15,8 @@ pub mod engine;
 pub mod error;
 pub mod events;
 pub mod fleet;
+mod fleet_error;
+pub mod fleets;
 pub mod health;
 mod itself;
 pub mod kubernetes;
@@ -52,11 +54,13 @@ pub use engine::Engine;
 use error::Invalid;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
-pub use fleet::Fleet;
+pub use fleet::{Alias, Fleet};
+pub use fleet_error::FleetProblem;
+pub use fleets::NamedFleet;
 pub use health::Health;
 pub use kubernetes::Kubernetes;
 pub use limit::Limit;
-pub use load::{Env, Loaded, Origin, Origins, process_env};
+pub use load::{Env, Loaded, LoadedFleet, Origin, Origins, process_env};
 pub use log::Log;
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
@@ -119,6 +123,11 @@ section! {
         log: Log,
         /// `[trace]`: export of spans.
         trace: Trace,
+    }
+    apart {
+        /// `[fleets.NAME]`: fleets side by side, in the order of their names; none = this is the
+        /// configuration of the only one.
+        fleets: Vec<NamedFleet>,
     }
 }
 

@@ -1,34 +1,27 @@
 //! Configuration report of `pd-proxy check --show`: every key, its value and its origin.
 
-use super::load::Loaded;
+use super::load::{Loaded, Origin};
 use super::table::Row;
 use serde_json::Value as Json;
 use std::fmt::Write;
 
-/// The whole configuration as readable TOML, one key per line with its origin behind it. Secrets
-/// are masked; a key that is not set is a comment.
+/// The whole configuration as readable TOML, one key per line with its origin behind it, then the
+/// keys that each fleet sets itself. Secrets are masked; a key that is not set is a comment.
 pub fn render(loaded: &Loaded) -> String {
-    let rows = loaded.config.rows();
-    let lines: Vec<(&str, String, String)> = rows
-        .iter()
-        .filter_map(|row| {
-            let (section, name) = row.name.rsplit_once('.')?;
-            let value = row.value.json();
-            let shown = if value.is_null() {
-                format!("# {name} is not set")
-            } else {
-                value_line(name, &value, &rows)
-            };
-            Some((section, shown, loaded.origins.of(row.name).to_string()))
-        })
-        .collect();
+    let mut lines = lines(&loaded.config.rows(), "", loaded);
+    for fleet in &loaded.config.fleets {
+        let prefix = format!("fleets.{}.", fleet.name);
+        let mut rows = fleet.config.rows();
+        rows.retain(|row| *loaded.origins.of(&format!("{prefix}{}", row.name)) != Origin::Default);
+        lines.extend(self::lines(&rows, &prefix, loaded));
+    }
     let width =
-        lines.iter().map(|(_, line, _)| line.chars().count()).filter(|width| *width <= MAX_ALIGNED).max();
+        lines.iter().map(|line| line.text.chars().count()).filter(|width| *width <= MAX_ALIGNED).max();
     let width = width.unwrap_or(0);
     let mut text = String::new();
     let mut open = "";
-    for (section, line, origin) in &lines {
-        if *section != open {
+    for Line { section, text: line, origin } in &lines {
+        if section != open {
             let gap = if open.is_empty() { "" } else { "\n" };
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{gap}[{section}]");
@@ -37,6 +30,27 @@ pub fn render(loaded: &Loaded) -> String {
         let _ = writeln!(text, "{line:width$}  # {origin}");
     }
     text
+}
+
+/// A key as it is shown.
+struct Line {
+    section: String,
+    text: String,
+    origin: String,
+}
+
+/// Lines of these keys, whose sections are named with `prefix`.
+fn lines(rows: &[Row<'_>], prefix: &str, loaded: &Loaded) -> Vec<Line> {
+    rows.iter()
+        .filter_map(|row| {
+            let (section, name) = row.name.rsplit_once('.')?;
+            let value = row.value.json();
+            let text =
+                if value.is_null() { format!("# {name} is not set") } else { value_line(name, &value, rows) };
+            let origin = loaded.origins.of(&format!("{prefix}{}", row.name)).to_string();
+            Some(Line { section: format!("{prefix}{section}"), text, origin })
+        })
+        .collect()
 }
 
 /// Origins stand in one column beside lines up to this many characters; a longer line has its own

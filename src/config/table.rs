@@ -234,7 +234,8 @@ impl KeyType for Vec<String> {
 }
 
 /// A section's table. Each row is a key with its meaning, `key: type = default, effect, rule;`,
-/// where a key without a rule takes every value of its type.
+/// where a key without a rule takes every value of its type. What stands `apart` is no section and
+/// has no rows; an update keeps it.
 macro_rules! section {
     (
         $(#[$about:meta])+
@@ -242,6 +243,7 @@ macro_rules! section {
             $($(#[$doc:meta])+ $key:ident: $kind:ty = $default:expr, $effect:ident $(, $rule:expr)?;)*
         }
         $(sections { $($(#[$inner_doc:meta])+ $inner:ident: $Inner:ty,)+ })?
+        $(apart { $($(#[$apart_doc:meta])+ $apart:ident: $Apart:ty,)+ })?
     ) => {
         $(#[$about])+
         #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
@@ -249,11 +251,16 @@ macro_rules! section {
         pub struct $Name {
             $($(#[$doc])+ pub $key: $kind,)*
             $($($(#[$inner_doc])+ pub $inner: $Inner,)+)?
+            $($($(#[$apart_doc])+ #[serde(skip)] pub $apart: $Apart,)+)?
         }
 
         impl Default for $Name {
             fn default() -> Self {
-                Self { $($key: $default,)* $($($inner: <$Inner>::default(),)+)? }
+                Self {
+                    $($key: $default,)*
+                    $($($inner: <$Inner>::default(),)+)?
+                    $($($apart: <$Apart>::default(),)+)?
+                }
             }
         }
 
@@ -272,6 +279,7 @@ macro_rules! section {
                 Self {
                     $($key: $crate::config::table::Effect::$effect.pick(&self.$key, &new.$key),)*
                     $($($inner: $crate::config::table::Section::updated_from(&self.$inner, &new.$inner),)+)?
+                    $($($apart: self.$apart.clone(),)+)?
                 }
             }
         }

@@ -12,9 +12,9 @@ pub struct Adoption {
     /// The configuration that runs from now on.
     pub config: Config,
     /// Keys whose new value counts from now on.
-    pub applied: Vec<&'static str>,
+    pub applied: Vec<String>,
     /// Keys whose new value counts after a restart.
-    pub pending: Vec<&'static str>,
+    pub pending: Vec<String>,
 }
 
 /// The part that can be taken makes no sense without the part that can't.
@@ -24,7 +24,7 @@ pub struct PartialChangeError {
     /// Description of the fault.
     problem: Problem,
     /// Keys whose new value counts after a restart.
-    pending: Vec<&'static str>,
+    pending: Vec<String>,
 }
 
 /// Takes from `new` what can change while `running` runs.
@@ -33,8 +33,8 @@ pub struct PartialChangeError {
 /// [`PartialChangeError`] if the part that can be taken is invalid without the rest.
 pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeError> {
     let adoption = live(running, new);
-    match adoption.config.validate().into_iter().next() {
-        Some((_, problem)) => Err(PartialChangeError { problem, pending: adoption.pending }),
+    match adoption.config.faults().into_iter().next() {
+        Some(fault) => Err(PartialChangeError { problem: fault.into_problem(), pending: adoption.pending }),
         None => Ok(adoption),
     }
 }
@@ -42,13 +42,44 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeEr
 /// The part of `new` that can be taken, whether or not it makes sense without the rest.
 pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.updated_from(new);
+    hold_engines(running, &mut next, new);
+    let (mut applied, mut pending) = (names("", &running.differs(&next)), names("", &next.differs(new)));
+    for fleet in &mut next.fleets {
+        let Some(new) = new.fleets.iter().find(|it| it.name == fleet.name) else {
+            pending.push(format!("fleets.{}", fleet.name));
+            continue;
+        };
+        let prefix = format!("fleets.{}.", fleet.name);
+        let mut config = fleet.config.updated_from(&new.config);
+        hold_engines(&fleet.config, &mut config, &new.config);
+        applied.extend(own_names(&prefix, &fleet.config.differs(&config), &applied));
+        pending.extend(own_names(&prefix, &config.differs(&new.config), &pending));
+        fleet.config = config;
+    }
+    let is_new = |name: &str| running.fleets.iter().all(|fleet| fleet.name != name);
+    let added = new.fleets.iter().filter(|fleet| is_new(&fleet.name));
+    pending.extend(added.map(|fleet| format!("fleets.{}", fleet.name)));
+    Adoption { config: next, applied, pending }
+}
+
+/// Keeps the lists of engines while a change of their protocol waits for a restart.
+fn hold_engines(running: &Config, next: &mut Config, new: &Config) {
     if next.differs(new).iter().any(|key| PROTOCOL_SECTIONS.iter().any(|section| key.starts_with(section))) {
         next.fleet.prefill.clone_from(&running.fleet.prefill);
         next.fleet.decode.clone_from(&running.fleet.decode);
         next.fleet.encode.clone_from(&running.fleet.encode);
     }
-    let (applied, pending) = (running.differs(&next), next.differs(new));
-    Adoption { config: next, applied, pending }
+}
+
+fn names(prefix: &str, keys: &[&'static str]) -> Vec<String> {
+    keys.iter().map(|key| format!("{prefix}{key}")).collect()
+}
+
+/// Keys of a fleet, without those that it takes from the top level, which are `told`.
+fn own_names(prefix: &str, keys: &[&'static str], told: &[String]) -> Vec<String> {
+    let own: Vec<&'static str> =
+        keys.iter().copied().filter(|key| !told.iter().any(|it| it == key)).collect();
+    names(prefix, &own)
 }
 
 #[cfg(test)]
@@ -56,7 +87,7 @@ mod tests {
     use super::*;
     use crate::config::{DialectName, Secret};
 
-    fn keys(change: impl FnOnce(&mut Config)) -> (Vec<&'static str>, Vec<&'static str>) {
+    fn keys(change: impl FnOnce(&mut Config)) -> (Vec<String>, Vec<String>) {
         let running = Config::default();
         let mut new = running.clone();
         change(&mut new);
