@@ -89,24 +89,34 @@ class Rig:
             return f"ended with {run.returncode}: {run.stderr.strip()}"
         told = {}
         for line in run.stdout.splitlines():
-            if head := re.match(r"\[([\w.]+)\]", line):
+            if head := re.match(r"\[([\w.-]+)\]", line):
                 section = head[1]
             elif key := re.match(r"(\w+) += (.*?) +# \S", line):
                 told[f"{section}.{key[1]}"] = re.findall(r'"([^"]*)"', key[2]) if key[2][0] == "[" else key[2].strip('"')
+        names = {key.split(".")[1] for key in told if key.startswith("fleets.")}
+        for name in names:
+            prefix = f"fleets.{name}."
+            self.members(told | {key.removeprefix(prefix): value for key, value in told.items() if key.startswith(prefix)}, True)
+        if not names:
+            self.members(told, False)
+        return None
+
+    def members(self, told, named):
+        """Starts the engines and pools of one fleet; of several, each serves the fleet's model."""
         connector = CONNECTORS.get(told["dialect.name"], "handoff")
+        model = told.get("fleet.model", self.model) if named else self.model
         tokens = told["hash.block_tokens"].replace("_", "")
         roles = {}
         for role in ["prefill", "decode", "encode"]:
             for address in told[f"fleet.{role}"]:
                 roles[address] = "both" if address in roles else {"encode": "both"}.get(role, role)
         for address, role in roles.items():
-            self.start(address, "--role", role, "--model", self.model, "--connector", connector,
+            self.start(address, "--role", role, "--model", model, "--connector", connector,
                        *(["--block-tokens", tokens] if tokens != "0" else []))
         if told["pool.kind"] == "mooncake":
             for address, admin in zip(told["pool.addresses"], told["pool.admins"] or told["pool.addresses"]):
                 port = admin.rsplit(":", 1)[1] if admin != address else "0"
                 self.start(address, "--admin-port", port, subcommand=["mooncake"])
-        return None
 
     def start(self, address, *flags, subcommand=()):
         host, port = address.removeprefix("http://").rsplit(":", 1)

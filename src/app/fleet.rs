@@ -8,6 +8,7 @@ use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::{KeySource, Rules};
 use crate::fleet::{EngineRanks, Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
+use crate::obs::FleetLabel;
 use crate::route::{Bind, Policy, SchedulerSettings};
 use crate::util::rng;
 
@@ -18,9 +19,9 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The engines as configured.
-pub async fn fleet(config: &Config) -> Fleet {
-    let fleet = Fleet::with(fleet_settings(config));
+/// The engines as configured, whose metrics have this label.
+pub async fn fleet(config: &Config, label: &FleetLabel) -> Fleet {
+    let fleet = Fleet::with(FleetSettings { label: label.clone(), ..fleet_settings(config) });
     let ranks = config.fleet.ranks().into_iter();
     fleet.configure_ranks(ranks.map(|(engine, ranks)| EngineRanks { engine, ranks }));
     fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());

@@ -19,8 +19,9 @@ use crate::control::load_scrape::Scraper;
 use crate::control::parity::{ParityChecker, ParityHandles};
 use crate::fleet::Role;
 use crate::naming_config::Trouble;
-use crate::obs::Exposition;
+use crate::relay::Relay;
 use crate::relay::lookup::KvEventView;
+use crate::server::fleets::ServedFleet;
 use crate::server::{self, Gateway};
 use crate::tls::ListenerTls;
 use crate::util::swap::Live;
@@ -35,8 +36,7 @@ const OWN_PAGE_BYTES: usize = 8 << 20;
 /// not delay the start.
 const DETECT_MS: u64 = 1_000;
 
-/// Starts the tasks that need no engine: certificate renewal, key file, housekeeping, scheduler
-/// tick.
+/// Starts the tasks that need no engine: certificate renewal, key file, housekeeping.
 pub(super) fn start_housekeeping(
     gateway: &Arc<Gateway>,
     tls: Option<&Arc<ListenerTls>>,
@@ -49,31 +49,32 @@ pub(super) fn start_housekeeping(
     if let Some(keys) = keys {
         tasks.spawn(keys.run());
     }
-    tasks.spawn(housekeeping(gateway.exposition.clone(), fleet_handles(gateway)));
-    tasks.spawn(gateway.relay.fleet.scheduler().clone().tick());
+    tasks.spawn(housekeeping(gateway.clone()));
 }
 
-/// Starts discovery, health probes and load scrapes, and waits for the first look of discovery.
+/// Starts the loops of a fleet that look at its engines: discovery, health probes, load scrapes and
+/// the scheduler's tick; waits for the first look of discovery.
 pub(super) async fn start_engine_loops(
     config: &Config,
-    gateway: &Gateway,
+    served: &ServedFleet,
     control_time: &Arc<Live<Duration>>,
     tasks: &mut JoinSet<()>,
 ) {
-    let handles = fleet_handles(gateway);
+    tasks.spawn(served.relay.fleet.scheduler().clone().tick());
+    let handles = fleet_handles(served);
     if let Some(mut discoverer) = Discoverer::new(config, handles.clone()) {
         // The first requests should find engines.
         discoverer.look().await;
         tasks.spawn(discoverer.run());
     }
     kubernetes::start(config, &handles, tasks).await;
-    if let Some(prober) = prober(config, gateway) {
+    if let Some(prober) = prober(config, served) {
         tasks.spawn(prober.run());
     }
     if config.prompt.send_ids {
-        tasks.spawn(chat_ids(config, gateway).run());
+        tasks.spawn(chat_ids(config, served).run());
     }
-    if let Some(scraper) = scraper(config, gateway, control_time) {
+    if let Some(scraper) = scraper(config, served, control_time) {
         tasks.spawn(scraper.run());
     }
 }
@@ -105,11 +106,11 @@ pub(super) async fn start_prompt_loops(
 }
 
 /// Detects the engines' dialect if `dialect.name` is `auto`.
-pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
-    if !gateway.relay.speech.now().open {
+pub(super) async fn detect_dialect(config: &Config, served: &ServedFleet, tasks: &mut JoinSet<()>) {
+    if !served.relay.speech.now().open {
         return;
     }
-    let detector = detector(config, gateway);
+    let detector = detector(config, served);
     // The first requests should already be sent in the engines' dialect.
     let is_known = detector.ask_round(0).await;
     if !is_known {
@@ -118,19 +119,25 @@ pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &m
     tasks.spawn(detector.run(is_known));
 }
 
-async fn housekeeping(exposition: Exposition, handles: FleetHandles) {
+async fn housekeeping(gateway: Arc<Gateway>) {
     let mut tick = tokio::time::interval(HOUSEKEEPING);
     loop {
         tick.tick().await;
-        exposition.upkeep();
-        for engine in handles.upstream.sweep() {
-            handles.fleet.doubt_processes_at(&engine);
+        gateway.exposition.upkeep();
+        let fleets = gateway.fleets();
+        for served in fleets.iter() {
+            let Relay { fleet, upstream, meters, .. } = &*served.relay;
+            for engine in upstream.sweep() {
+                fleet.doubt_processes_at(&engine);
+            }
+            for role in Role::ALL {
+                fleet.sweep(role);
+            }
+            fleet.show(meters);
         }
-        for role in Role::ALL {
-            handles.fleet.sweep(role);
-        }
-        handles.fleet.show(&handles.meters);
-        handles.meters.note_load(Duration::from_millis(handles.fleet.now_ms()));
+        fleets.refresh_names();
+        let uptime_ms = fleets.first().relay.fleet.now_ms();
+        gateway.meters.note_load(Duration::from_millis(uptime_ms));
         return_memory();
     }
 }
@@ -142,8 +149,8 @@ fn return_memory() {
 }
 
 /// Parts by which engines come into the fleet and leave it.
-pub(super) fn fleet_handles(gateway: &Gateway) -> FleetHandles {
-    let relay = &gateway.relay;
+pub(super) fn fleet_handles(served: &ServedFleet) -> FleetHandles {
+    let relay = &served.relay;
     FleetHandles {
         fleet: relay.fleet.clone(),
         upstream: relay.upstream.clone(),
@@ -152,49 +159,49 @@ pub(super) fn fleet_handles(gateway: &Gateway) -> FleetHandles {
 }
 
 /// The loop that scrapes engines' own loads; `None` if `route.scrape_ms` is 0.
-fn scraper(config: &Config, gateway: &Gateway, time: &Arc<Live<Duration>>) -> Option<Scraper> {
+fn scraper(config: &Config, served: &ServedFleet, time: &Arc<Live<Duration>>) -> Option<Scraper> {
     (config.route.scrape_ms > 0).then(|| Scraper {
-        fleet: gateway.relay.fleet.clone(),
-        client: gateway.control.clone(),
-        authorization: gateway.edge.now().engine_authorization.clone(),
+        fleet: served.relay.fleet.clone(),
+        client: served.control.clone(),
+        authorization: served.access.now().authorization.clone(),
         time: time.clone(),
         pause: ms(config.route.scrape_ms),
     })
 }
 
 /// The loop that asks engines if they take the token ids of chats.
-fn chat_ids(config: &Config, gateway: &Gateway) -> ChatIdsChecker {
-    let relay = &gateway.relay;
+fn chat_ids(config: &Config, served: &ServedFleet) -> ChatIdsChecker {
+    let relay = &served.relay;
     ChatIdsChecker {
         fleet: relay.fleet.clone(),
         protocol: relay.speech.clone(),
-        asker: super::asker(&gateway.control, &gateway.edge.now()),
+        asker: super::running::asker(served),
         pause: ms(config.prompt.verify_interval_ms),
     }
 }
 
 /// The loop that detects which dialect the engines speak.
-fn detector(config: &Config, gateway: &Gateway) -> Detector {
+fn detector(config: &Config, served: &ServedFleet) -> Detector {
     let sign_client = SignClient {
-        client: gateway.control.clone(),
-        authorization: gateway.edge.now().engine_authorization.clone(),
+        client: served.control.clone(),
+        authorization: served.access.now().authorization.clone(),
         time: ms(config.timeout.models_ms.min(DETECT_MS)),
     };
     Detector {
-        fleet: gateway.relay.fleet.clone(),
-        protocol: gateway.relay.speech.clone(),
+        fleet: served.relay.fleet.clone(),
+        protocol: served.relay.speech.clone(),
         client: sign_client,
         has_verdict: AtomicBool::new(false),
     }
 }
 
 /// The loop that probes engines' health; `None` if `health.probe_ms` is 0.
-fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
+fn prober(config: &Config, served: &ServedFleet) -> Option<Prober> {
     let health = &config.health;
     (health.probe_ms > 0).then(|| Prober {
-        fleet: gateway.relay.fleet.clone(),
-        client: gateway.control.clone(),
-        authorization: gateway.edge.now().engine_authorization.clone(),
+        fleet: served.relay.fleet.clone(),
+        client: served.control.clone(),
+        authorization: served.access.now().authorization.clone(),
         path: health.probe_path.clone(),
         every: ms(health.probe_ms),
         time: ms(health.probe_timeout_ms),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::endpoint::same_model;
 use crate::fleet::{Instance, Role};
 use crate::server::Gateway;
+use crate::server::fleets::ServedFleet;
 
 /// Time between looks at whether the gateway is ready for the first time.
 const LOOK: Duration = Duration::from_millis(50);
@@ -29,21 +30,30 @@ pub(super) async fn announce(gateway: Arc<Gateway>, policy: &'static str) {
     let names = |role| gateway.names(role).join(" ");
     let (prefill, decode) = (names(Role::Prefill), names(Role::Decode));
     tracing::info!(prefill, decode, policy, "ready");
+    let mut fleets: Vec<Arc<ServedFleet>> = gateway.fleets().iter().cloned().collect();
     for _ in 0..MODELS_LOOKS {
         tokio::time::sleep(MODELS_LOOK).await;
-        let Some(model) = gateway.model() else { return };
-        if let Some(served) = listed_models(&gateway) {
-            if let Some(warning) = unserved(&model, &served) {
-                tracing::warn!("{warning}");
-            }
+        fleets.retain(|fleet| !is_judged(fleet));
+        if fleets.is_empty() {
             return;
         }
     }
 }
 
+/// Warns of a configured model that no engine of the fleet serves. True if nothing more is to be
+/// learned.
+fn is_judged(fleet: &ServedFleet) -> bool {
+    let Some(model) = fleet.access.now().model.clone() else { return true };
+    let Some(served) = listed_models(fleet) else { return false };
+    if let Some(warning) = unserved(&model, &served) {
+        tracing::warn!("{warning}");
+    }
+    true
+}
+
 /// Models that engines list; `None` until those that have answered were asked and some have said.
-fn listed_models(gateway: &Gateway) -> Option<Vec<String>> {
-    let fleet = &gateway.relay.fleet;
+fn listed_models(fleet: &ServedFleet) -> Option<Vec<String>> {
+    let fleet = &fleet.relay.fleet;
     let members: Vec<Arc<Instance>> =
         Role::ALL.iter().flat_map(|role| fleet.members(*role).to_vec()).collect();
     let answered = || members.iter().filter(|it| it.health().has_answered());

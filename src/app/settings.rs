@@ -6,12 +6,13 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, StatusCode};
 
-use crate::config::{Config, DialectName, Secret};
+use crate::config::{Alias, Config, DialectName, Secret};
 use crate::dialect::Dialect;
 use crate::fleet::EngineProtocol;
 use crate::relay::bypass::BypassRules;
 use crate::relay::settings::Settings;
 use crate::relay::vacancy::ProbeSettings;
+use crate::server::fleets::{EngineAccess, ModelAlias};
 use crate::server::{BodyLimits, Edge};
 
 /// A secret that can't be sent in a header.
@@ -103,18 +104,34 @@ pub fn probe_settings(config: &Config) -> ProbeSettings {
     ProbeSettings { path, time: ms(config.health.probe_timeout_ms) }
 }
 
-/// Settings of the server's edge.
+/// Settings of questions to a fleet's engines, and the names of its models.
 ///
 /// # Errors
 /// [`KeyError`] names a secret that can't be sent in a header.
-pub fn edge(config: &Config) -> Result<Edge, KeyError> {
-    let (limit, timeout, fleet) = (&config.limit, &config.timeout, &config.fleet);
+pub fn engine_access(config: &Config) -> Result<EngineAccess, KeyError> {
+    let fleet = &config.fleet;
     let bearer = |key: &Secret| {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| KeyError)?;
         value.set_sensitive(true);
         Ok::<_, KeyError>(value)
     };
-    Ok(Edge {
+    let alias = |alias: Alias| ModelAlias { name: alias.name.into(), model: alias.model.into() };
+    Ok(EngineAccess {
+        authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
+        models_time: ms(config.timeout.models_ms),
+        probe_time: ms(fleet.probe_timeout_ms),
+        probe_attempts: fleet.probe_attempts,
+        probe_interval: ms(fleet.probe_interval_ms),
+        keep_alive: ms(config.stream.keep_alive_ms),
+        model: fleet.model.clone(),
+        aliases: fleet.aliases().into_iter().map(alias).collect(),
+    })
+}
+
+/// Settings of the server's edge.
+pub fn edge(config: &Config) -> Edge {
+    let (limit, timeout) = (&config.limit, &config.timeout);
+    Edge {
         body_bytes: limit.body_bytes,
         header_bytes: limit.header_bytes,
         headers: limit.headers,
@@ -125,14 +142,8 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         header_time: ms(timeout.header_ms),
         handshake_time: ms(timeout.handshake_ms),
         write_time: ms(timeout.write_ms),
-        models_time: ms(timeout.models_ms),
-        probe_time: ms(fleet.probe_timeout_ms),
-        probe_attempts: fleet.probe_attempts,
-        probe_interval: ms(fleet.probe_interval_ms),
         json_depth: limit.json_depth,
         json_members: limit.json_members,
-        keep_alive: ms(config.stream.keep_alive_ms),
-        model: fleet.model.clone(),
         cors_origins: config
             .server
             .cors_origins
@@ -141,13 +152,12 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
             .collect(),
         overload_status: StatusCode::from_u16(limit.overload_status)
             .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
-        engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
         admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
         passthrough: config.server.passthrough.clone(),
         unknown_responses: config.auth.unknown_responses,
         open_admin: config.server.open_admin,
         names: config.own_names(),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl Signals {
 /// Serves until a signal; a second one ends the drain.
 pub async fn serve_until_signal(app: App, mut signals: Signals) {
     let (stop, ending, lame_duck) = (app.stop(), app.gateway.ending.clone(), app.lame_duck);
-    let meters = app.gateway.relay.meters.clone();
+    let meters = app.gateway.meters.clone();
     let mut serving = std::pin::pin!(app.serve());
     tokio::select! {
         _ = &mut serving => return,

@@ -33,6 +33,9 @@ pub struct KeysArgs {
     /// Connector and version that write the keys, as mooncake-store-0.30; sets key.preset
     #[arg(long, value_name = "PRESET", help_heading = "Prompt")]
     pub profile: Option<String>,
+    /// Fleet whose blocks are named, where the configuration has [fleets]
+    #[arg(long, value_name = "NAME", help_heading = "Prompt")]
+    pub fleet: Option<String>,
     /// text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Prompt")]
     pub format: KeysFormat,

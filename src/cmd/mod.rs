@@ -64,13 +64,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// the configuration after that where it is asked for.
 fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
-    crate::naming_config::refuse_early(&loaded.config).map_err(named)?;
-    app::load_tls(&loaded.config).map_err(named)?;
+    for (_, config) in loaded.config.served_fleets() {
+        crate::naming_config::refuse_early(config).map_err(named)?;
+        app::load_engine_tls(config).map_err(named)?;
+    }
+    app::load_listener_tls(&loaded.config).map_err(named)?;
     limits::check_keys(&loaded.config.auth).map_err(named)?;
     let mut found = check::configuration(&loaded);
     if !args.offline {
-        found
-            .append(runtime(1).map_err(named)?.block_on(check::run(&loaded, !args.no_store)).map_err(named)?);
+        let checked = check::run_all(&loaded, !args.no_store);
+        found.append(runtime(1).map_err(named)?.block_on(checked).map_err(named)?);
     }
     let shown = if args.show { format!("\n{}", report::render(&loaded)) } else { String::new() };
     say(&format!("{found}{shown}")).map_err(named)?;
@@ -88,7 +91,7 @@ fn run_health(args: &ServeArgs) -> Result<(), Failure> {
 /// Prints the report in any case; a prompt that can't be known is a failure to scripts.
 fn run_keys(args: &KeysArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.configuration(), &config::process_env());
-    let loaded = loaded.map_err(failure)?;
+    let loaded = loaded.map_err(failure)?.into_fleet(args.fleet.as_deref()).map_err(named)?;
     let report = runtime(1).map_err(named)?.block_on(keys::run(args, &loaded));
     let report = report.map_err(named)?;
     say(&report.to_string()).map_err(named)?;

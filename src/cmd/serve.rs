@@ -96,7 +96,7 @@ fn announce(app: &App, loaded: &Loaded) {
     let config = &loaded.config;
     app.open_routes().iter().for_each(|warning| tracing::warn!("{warning}"));
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    config.experimental().iter().for_each(|note| tracing::warn!("{note}"));
+    config.experimental_in_fleets().iter().for_each(|note| tracing::warn!("{note}"));
     for address in app.addresses() {
         tracing::info!("listening on {}://{address}", app.scheme());
     }

@@ -160,16 +160,20 @@ impl Load {
     }
 }
 
+/// Role of a new member, and what it begins with.
+#[derive(Debug)]
+pub(super) struct MemberParts {
+    pub(super) role: Role,
+    /// Number of ranks among which the gateway chooses; with 0 or 1 it chooses none.
+    pub(super) ranks: Rank,
+    pub(super) health: Health,
+    pub(super) meter: LegMeter,
+}
+
 impl Instance {
-    /// A new member without load. `ranks` is the number of ranks among which the gateway chooses;
-    /// with 0 or 1 it chooses none.
-    pub(super) fn new(
-        id: InstanceId,
-        role: Role,
-        endpoint: Endpoint,
-        ranks: Rank,
-        health: Health,
-    ) -> Instance {
+    /// A new member without load.
+    pub(super) fn new(id: InstanceId, endpoint: Endpoint, parts: MemberParts) -> Instance {
+        let MemberParts { role, ranks, health, meter } = parts;
         let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();
         let identities = (0..ranks).map(|rank| identity(&place_name(&endpoint, Some(rank))));
@@ -178,7 +182,7 @@ impl Instance {
             id,
             role,
             authority: endpoint.authority().parse().ok(),
-            meter: LegMeter::new(role.name(), &label),
+            meter,
             endpoint,
             identities,
             load: Load::default(),

@@ -39,6 +39,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
+use crate::obs::{FleetLabel, LegMeter};
 use crate::route::learn::DecodeLearner;
 use crate::route::{
     self, Candidate, DecodeCandidate, DecodeCosts, Job, LaneSpec, Policy, RequestFacts, SchedulerSettings,
@@ -49,6 +50,7 @@ pub use chat_ids::AskedProcess;
 pub use engine_protocol::{EngineProtocol, LiveProtocol};
 pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
+use instance::MemberParts;
 pub use instance::{ExternalLoad, Instance, InstanceId, Rank, Role};
 pub use member::Member;
 pub use pace::{Pace, Paces};
@@ -78,7 +80,7 @@ pub enum Removal {
 }
 
 /// Settings of a fleet's decisions.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FleetSettings {
     /// Settings of the prefill scheduler.
     pub board: SchedulerSettings,
@@ -98,6 +100,8 @@ pub struct FleetSettings {
     pub key_source: health::KeySource,
     /// True if engines are probed, so that a good answer can be waited for.
     pub probed: bool,
+    /// Label of the engines' metrics.
+    pub label: FleetLabel,
 }
 
 /// Names of hosts in a pool, with the names of the prefillers on them.
@@ -118,6 +122,8 @@ pub struct Fleet {
     pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
     handoffs: blame::Handoffs,
+    /// True if members list different models, as with adapters that only some have.
+    lists_differ: AtomicBool,
     /// Releases of the members, as far as they matter.
     releases: releases::Releases,
     /// Sources and the members that they want. Held while the list changes; taken before a
@@ -192,13 +198,14 @@ impl Fleet {
             prefill: RoleMembers::new(settings.health.rest_ms),
             decode: RoleMembers::new(settings.health.rest_ms),
             encode: RoleMembers::new(settings.health.rest_ms),
-            settings,
             ranks: RankCounts::default(),
             scheduler: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
+            settings,
             next_id: AtomicU64::new(0),
             pending_decodes: PendingDecodes::default(),
             handoffs: blame::Handoffs::default(),
+            lists_differ: AtomicBool::new(false),
             releases: releases::Releases::default(),
             roster: Mutex::default(),
             restarts: watch::Sender::new(0),
@@ -279,7 +286,8 @@ impl Fleet {
         let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let ranks = self.ranks.of(&endpoint, self.rank_rule(role));
         let health = health::Health::new(self.settings.health, self.settings.key_source);
-        Arc::new(Instance::new(id, role, endpoint, ranks, health))
+        let meter = LegMeter::new(role.name(), &endpoint.to_string(), &self.settings.label);
+        Arc::new(Instance::new(id, endpoint, MemberParts { role, ranks, health, meter }))
     }
 
     /// Adds a new prefiller, each of its ranks, to the scheduler. Other roles have none.

@@ -44,7 +44,7 @@ pub struct HeldMeter {
 impl RankMeter {
     /// Creates the handles of a rank; `whats` are the names of its counters.
     pub fn new(instance: &str, rank: u32, whats: &[&'static str]) -> RankMeter {
-        let series = series(instance);
+        let series = series(instance, None);
         let handles = series.clone();
         handles.with(|| RankMeter::within(series, instance, rank, whats))
     }

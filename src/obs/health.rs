@@ -49,17 +49,21 @@ pub(super) fn begin(leg: &'static str, instance: &str) {
     }
 }
 
-/// Begins the series that belong to no instance.
-pub(super) fn begin_fleet() {
+/// Begins the series of the configuration, which is one for all fleets.
+pub(super) fn begin_reloads() {
     for outcome in RELOADED {
         counter!(names::RELOADS, "outcome" => outcome).increment(0);
     }
+    gauge!(names::PENDING).set(0.0);
+}
+
+/// Begins the series of a fleet that belong to no instance.
+pub(super) fn begin_fleet() {
     for source in ["file", "dns", "kubernetes"] {
         for outcome in ["same", "changed", "failed"] {
             counter!(names::DISCOVERIES, "source" => source, "outcome" => outcome).increment(0);
         }
     }
-    gauge!(names::PENDING).set(0.0);
 }
 
 impl LegMeter {
@@ -156,24 +160,27 @@ impl Meters {
     /// Shows the state of a role: 1 for the word that holds, 0 for the others.
     pub fn role_state(&self, role: &'static str, words: &[&'static str], holds: &'static str) {
         for word in words {
-            gauge!(names::ROLE_STATE, "role" => role, "state" => *word)
-                .set(f64::from(u8::from(*word == holds)));
+            self.label.with(|| {
+                gauge!(names::ROLE_STATE, "role" => role, "state" => *word)
+                    .set(f64::from(u8::from(*word == holds)))
+            });
         }
     }
 
     /// Counts a reload by its outcome; `pending` keys wait for a restart.
     pub fn reloaded(&self, outcome: &'static str, pending: usize) {
-        counter!(names::RELOADS, "outcome" => outcome).increment(1);
-        gauge!(names::PENDING).set(pending as f64);
+        self.label.with(|| counter!(names::RELOADS, "outcome" => outcome).increment(1));
+        self.label.with(|| gauge!(names::PENDING).set(pending as f64));
     }
 
     /// Counts a changed configuration that was refused.
     pub fn refused(&self) {
-        counter!(names::RELOADS, "outcome" => "refused").increment(1);
+        self.label.with(|| counter!(names::RELOADS, "outcome" => "refused").increment(1));
     }
 
     /// Counts a query to a source of engines.
     pub fn discovered(&self, source: &'static str, outcome: &'static str) {
-        counter!(names::DISCOVERIES, "source" => source, "outcome" => outcome).increment(1);
+        self.label
+            .with(|| counter!(names::DISCOVERIES, "source" => source, "outcome" => outcome).increment(1));
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusRecorder;
 
+use super::FleetLabel;
+
 /// Time for which series outlive their instance: as far as the alerts look back
 /// (`config/prometheus/alerts.yml`).
 const LINGER: Duration = Duration::from_secs(3600);
@@ -21,13 +23,21 @@ pub(super) struct Instances(Mutex<BTreeMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     recorder: Arc<PrometheusRecorder>,
+    /// Fleet whose engine it is, or was last.
+    label: FleetLabel,
     /// Time at which it was first seen without handles.
     left: Option<Instant>,
 }
 
 /// Recorder of one instance's series. Each owner of handles of these series holds it.
 #[derive(Clone, Debug)]
-pub(super) struct Series(Option<Arc<PrometheusRecorder>>);
+pub(super) struct Series(Option<LabelledSeries>);
+
+#[derive(Clone, Debug)]
+struct LabelledSeries {
+    recorder: Arc<PrometheusRecorder>,
+    label: FleetLabel,
+}
 
 impl Series {
     /// An empty value, for a process without a recorder.
@@ -38,7 +48,7 @@ impl Series {
     /// Runs `make` with this recorder, to create handles or to count once.
     pub(super) fn with<T>(&self, make: impl FnOnce() -> T) -> T {
         match &self.0 {
-            Some(recorder) => metrics::with_local_recorder(&**recorder, make),
+            Some(LabelledSeries { recorder, label }) => label.within(recorder, make),
             None => make(),
         }
     }
@@ -50,16 +60,28 @@ impl Instances {
         Instances(Mutex::new(BTreeMap::new()))
     }
 
-    /// The series of an instance, for all its roles; `make` creates the recorder of a new one.
-    pub(super) fn series(&self, name: &str, make: impl FnOnce() -> Option<PrometheusRecorder>) -> Series {
+    /// The series of an instance, for all its roles, with the label of its fleet, or with that of
+    /// its last one; `make` creates the recorder of a new one.
+    pub(super) fn series(
+        &self,
+        name: &str,
+        label: Option<&FleetLabel>,
+        make: impl FnOnce() -> Option<PrometheusRecorder>,
+    ) -> Series {
         let mut all = self.lock();
         if let Some(found) = all.get_mut(name) {
             found.left = None;
-            return Series(Some(found.recorder.clone()));
+            found.label = label.unwrap_or(&found.label).clone();
+            return Series(Some(LabelledSeries {
+                recorder: found.recorder.clone(),
+                label: found.label.clone(),
+            }));
         }
         let Some(recorder) = make().map(Arc::new) else { return Series::none() };
-        all.insert(name.to_owned(), Entry { recorder: recorder.clone(), left: None });
-        Series(Some(recorder))
+        let label = label.cloned().unwrap_or_default();
+        let series = LabelledSeries { recorder: recorder.clone(), label: label.clone() };
+        all.insert(name.to_owned(), Entry { recorder, label, left: None });
+        Series(Some(series))
     }
 
     /// Renders the metrics of all instances as one text, each family once.
@@ -115,7 +137,7 @@ mod tests {
     use super::*;
 
     fn series(instances: &Instances, name: &str) -> Series {
-        instances.series(name, || {
+        instances.series(name, None, || {
             let recorder = PrometheusBuilder::new().build_recorder();
             metrics::with_local_recorder(&recorder, || describe_counter!("trips", "Rests"));
             Some(recorder)

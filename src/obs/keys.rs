@@ -25,11 +25,15 @@ pub const TURNED_AWAY: [&str; 10] = [
 /// Reasons why a key may be refused.
 pub const REFUSED: [&str; 3] = ["missing", "unknown", "grant"];
 
-/// Begins the series whose labels are known, so that a rate sees the first of each.
-pub(super) fn start() {
+/// Begins the series of refusals for overload, so that a rate sees the first of each.
+pub(super) fn start_turned_away() {
     for reason in TURNED_AWAY {
         counter!(names::TURNED_AWAY, "reason" => reason).increment(0);
     }
+}
+
+/// Begins the series of keys whose labels are known.
+pub(super) fn start() {
     for reason in REFUSED {
         counter!(names::KEY_REFUSALS, "reason" => reason).increment(0);
     }
@@ -70,7 +74,7 @@ impl KeyMeter {
 impl Meters {
     /// Records the end of a request with the key of `name`: its `status` and its tokens.
     pub fn of_key(&self, name: &str, status: u16, reason: &'static str, taken: TokenCounts) {
-        let meter = self.keys.get(name, || Arc::new(KeyMeter::new(name)));
+        let meter = self.keys.get(name, || Arc::new(self.label.with(|| KeyMeter::new(name))));
         let outcome = match (status, reason) {
             (_, "client_gone") => &meter.gone,
             (_, "ok") => &meter.ok,
@@ -84,16 +88,16 @@ impl Meters {
 
     /// Counts a request without a known key, or with a key that lacks the right.
     pub fn key_refused(&self, reason: &'static str) {
-        counter!(names::KEY_REFUSALS, "reason" => reason).increment(1);
+        self.label.with(|| counter!(names::KEY_REFUSALS, "reason" => reason).increment(1));
     }
 
     /// Counts a reading of a changed key file.
     pub fn keys_read(&self, outcome: &'static str) {
-        counter!(names::KEY_READINGS, "outcome" => outcome).increment(1);
+        self.label.with(|| counter!(names::KEY_READINGS, "outcome" => outcome).increment(1));
     }
 
     /// Counts a request refused for overload.
     pub fn turned_away(&self, reason: &'static str) {
-        counter!(names::TURNED_AWAY, "reason" => reason).increment(1);
+        self.label.with(|| counter!(names::TURNED_AWAY, "reason" => reason).increment(1));
     }
 }

@@ -8,7 +8,9 @@
 //! So the series of instances, which join and leave, are in recorders of their own
 //! (`obs/instances.rs`).
 
+mod ended;
 pub mod events;
+mod fleet_label;
 mod handle_cache;
 mod health;
 mod instances;
@@ -30,6 +32,8 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::dialect::Api;
+use ended::EndedCounts;
+pub use fleet_label::FleetLabel;
 use handle_cache::HandleCache;
 use instances::{Instances, Series};
 use keys::KeyMeter;
@@ -66,6 +70,8 @@ pub struct LegMeter {
 /// Handles for the gateway as a whole.
 #[derive(Debug)]
 pub struct Meters {
+    /// Label of the fleet whose requests are measured.
+    label: FleetLabel,
     /// Requests that are being served.
     pub inflight: Gauge,
     /// Requests that wait to be let in.
@@ -89,12 +95,14 @@ pub struct Meters {
     /// Requests that wait for a prefiller.
     pub waiting: Gauge,
     wait_seconds: Histogram,
-    /// All requests, and those that failed.
-    ended: [AtomicU64; 2],
-    /// Load of the last minutes.
-    recent: RecentLoad,
-    /// True if the gateway cuts the connections that are still open at its end.
-    cutting: AtomicBool,
+    /// Requests of all fleets that ended.
+    ended: Arc<EndedCounts>,
+    /// Of these, those of this fleet, where there are several.
+    ended_in_fleet: Option<EndedCounts>,
+    /// Load of the last minutes, of all fleets.
+    recent: Arc<RecentLoad>,
+    /// True if the gateway cuts the connections that are still open at its end; of all fleets.
+    cutting: Arc<AtomicBool>,
 }
 
 /// Handles for one API.
@@ -154,9 +162,10 @@ impl Exposition {
 
 /// Starts recording; `None` when another recorder is installed in this process.
 fn start() -> Option<PrometheusHandle> {
-    let recorder = recorder()?;
+    let recorder = Arc::new(recorder()?);
     let handle = recorder.handle();
-    metrics::set_global_recorder(recorder).ok()?;
+    metrics::set_global_recorder(recorder.clone()).ok()?;
+    fleet_label::GLOBAL.get_or_init(|| recorder);
     names::describe();
     gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Some(handle)
@@ -169,12 +178,13 @@ fn recorder() -> Option<PrometheusRecorder> {
     Some(builder.ok()?.build_recorder())
 }
 
-/// Place where the series of this instance are made.
-fn series(instance: &str) -> Series {
+/// Place where the series of this instance are made; without a label of its fleet, it is the one of
+/// its other series.
+fn series(instance: &str, label: Option<&FleetLabel>) -> Series {
     if RECORDER.get().is_none_or(Option::is_none) {
         return Series::none();
     }
-    INSTANCES.series(instance, || {
+    INSTANCES.series(instance, label, || {
         let recorder = recorder()?;
         metrics::with_local_recorder(&recorder, names::describe_instances);
         Some(recorder)
@@ -197,9 +207,9 @@ fn begun(counter: Counter) -> Counter {
 }
 
 impl LegMeter {
-    /// Handles for an instance that serves `leg`.
-    pub fn new(leg: &'static str, instance: &str) -> LegMeter {
-        let series = series(instance);
+    /// Handles for an instance of the fleet with `label` that serves `leg`.
+    pub fn new(leg: &'static str, instance: &str, label: &FleetLabel) -> LegMeter {
+        let series = series(instance, Some(label));
         let (seconds, breaker) = series.with(|| {
             health::begin(leg, instance);
             (
@@ -240,11 +250,40 @@ impl LegMeter {
 }
 
 impl Meters {
-    /// Makes all handles.
+    /// Makes all handles, of a gateway with one fleet, or of what several share.
     pub fn new() -> Meters {
+        keys::start();
+        health::begin_reloads();
+        let gauges = [names::INFLIGHT, names::QUEUED, names::CONNECTIONS].map(|name| gauge!(name));
+        Meters::labelled(FleetLabel::default(), gauges)
+    }
+
+    /// Handles of one fleet of several, whose series have its label. What the fleets share stays
+    /// one series.
+    #[must_use]
+    pub fn of_fleet(&self, fleet: &Arc<str>) -> Meters {
+        let label = FleetLabel::of(fleet);
+        let gauges = [&self.inflight, &self.queued, &self.connections].map(Gauge::clone);
+        let meters = label.with(|| Meters::labelled(label.clone(), gauges));
+        Meters {
+            cutting: self.cutting.clone(),
+            ended: self.ended.clone(),
+            ended_in_fleet: Some(EndedCounts::default()),
+            recent: self.recent.clone(),
+            ..meters
+        }
+    }
+
+    /// Label of the fleet, for handles that others make.
+    pub fn label(&self) -> &FleetLabel {
+        &self.label
+    }
+
+    /// All handles, with these gauges of requests that are served and wait, and of connections.
+    fn labelled(label: FleetLabel, [inflight, queued, connections]: [Gauge; 3]) -> Meters {
         let tokens = |kind: &'static str| counter!(names::TOKENS, "kind" => kind);
         // These exist from the start, so that a rate sees the first increment.
-        keys::start();
+        keys::start_turned_away();
         health::begin_fleet();
         for leg in ["prefill", "decode", "encode"] {
             counter!(names::RETRIES_DENIED, "role" => leg).increment(0);
@@ -254,9 +293,10 @@ impl Meters {
             counter!(names::CONTINUATIONS, "outcome" => "failed", "reason" => reason).increment(0);
         }
         Meters {
-            inflight: gauge!(names::INFLIGHT),
-            queued: gauge!(names::QUEUED),
-            connections: gauge!(names::CONNECTIONS),
+            label,
+            inflight,
+            queued,
+            connections,
             routes: Api::ALL.map(RouteMeter::new),
             requests: HandleCache::default(),
             keys: HandleCache::default(),
@@ -269,23 +309,25 @@ impl Meters {
             pool: OnceLock::new(),
             waiting: gauge!(names::WAITING),
             wait_seconds: histogram!(names::WAIT_SECONDS),
-            ended: Default::default(),
-            recent: RecentLoad::default(),
-            cutting: AtomicBool::new(false),
+            ended: Arc::default(),
+            ended_in_fleet: None,
+            recent: Arc::default(),
+            cutting: Arc::default(),
         }
     }
 
     /// Counts a request that ended with `status`. `reason` is `ok`, `engine` (the engine's own
     /// answer) or the code of the gateway's error.
     pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
-        let begin =
-            || counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason);
+        let begin = || {
+            let code = status.to_string();
+            self.label
+                .with(|| counter!(names::REQUESTS, "route" => route, "code" => code, "reason" => reason))
+        };
         self.requests.get(&(route, status, reason), begin).increment(1);
-        let [ended, failed] = &self.ended;
-        ended.fetch_add(1, Ordering::Relaxed);
-        if failed_request(Some(status), reason) {
-            failed.fetch_add(1, Ordering::Relaxed);
-        }
+        let failed = failed_request(Some(status), reason);
+        self.ended.count(failed);
+        self.ended_in_fleet.iter().for_each(|counts| counts.count(failed));
     }
 
     /// Marks that the gateway cuts connections from now on: these were not left by clients.
@@ -298,10 +340,15 @@ impl Meters {
         self.cutting.load(Ordering::Relaxed)
     }
 
-    /// Numbers of requests that ended and that failed ([`failed_request`]) since the start.
+    /// Numbers of requests that ended and that failed ([`failed_request`]) since the start, in all
+    /// fleets.
     pub fn ended(&self) -> (u64, u64) {
-        let [ended, failed] = &self.ended;
-        (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
+        self.ended.now()
+    }
+
+    /// The same in this fleet.
+    pub fn ended_in_fleet(&self) -> (u64, u64) {
+        self.ended_in_fleet.as_ref().unwrap_or(&self.ended).now()
     }
 
     /// Looks at the load, so that it is known later what was new. `at` is a time since the start.
@@ -339,29 +386,30 @@ impl Meters {
 
     /// Counts a further attempt of a leg.
     pub fn retry(&self, leg: &'static str, reason: &'static str) {
-        counter!(names::RETRIES, "role" => leg, "reason" => reason).increment(1);
+        self.label.with(|| counter!(names::RETRIES, "role" => leg, "reason" => reason).increment(1));
     }
 
     /// Counts a further attempt that the retry budget did not allow.
     pub fn retry_denied(&self, leg: &'static str) {
-        counter!(names::RETRIES_DENIED, "role" => leg).increment(1);
+        self.label.with(|| counter!(names::RETRIES_DENIED, "role" => leg).increment(1));
     }
 
     /// Begins the series of callbacks, where decoders are asked first.
     pub fn callbacks_start(&self) {
         for outcome in ["taken", "again", "unknown", "failed", "bad"] {
-            counter!(names::CALLBACKS, "outcome" => outcome).increment(0);
+            self.label.with(|| counter!(names::CALLBACKS, "outcome" => outcome).increment(0));
         }
     }
 
     /// Counts a callback of a decoder that was asked first.
     pub fn callback(&self, outcome: &'static str) {
-        counter!(names::CALLBACKS, "outcome" => outcome).increment(1);
+        self.label.with(|| counter!(names::CALLBACKS, "outcome" => outcome).increment(1));
     }
 
     /// Counts the outcome of a stream that broke. `reason` is one of a fixed set of words.
     pub fn continuation(&self, outcome: &'static str, reason: &'static str) {
-        counter!(names::CONTINUATIONS, "outcome" => outcome, "reason" => reason).increment(1);
+        self.label
+            .with(|| counter!(names::CONTINUATIONS, "outcome" => outcome, "reason" => reason).increment(1));
     }
 
     /// Counts the outcome of a hand-off.
@@ -376,17 +424,17 @@ impl Meters {
 
     /// Counts a request that went to a decoder alone.
     pub fn bypassed(&self, reason: &'static str) {
-        counter!(names::BYPASSED, "reason" => reason).increment(1);
+        self.label.with(|| counter!(names::BYPASSED, "reason" => reason).increment(1));
     }
 
     /// Offers of KV that ended like this.
     pub fn kv_offers(&self, outcome: &'static str, count: u64) {
-        counter!(names::KV_OFFERS, "outcome" => outcome).increment(count);
+        self.label.with(|| counter!(names::KV_OFFERS, "outcome" => outcome).increment(count));
     }
 
     /// A prefiller can read so many tokens of its prompt from a decoder.
     pub fn kv_offered(&self, tokens: u64) {
-        counter!(names::KV_OFFERED_TOKENS).increment(tokens);
+        self.label.with(|| counter!(names::KV_OFFERED_TOKENS).increment(tokens));
     }
 
     /// A request waited so long for its prefiller.
@@ -396,27 +444,27 @@ impl Meters {
 
     /// A prefill took so many times the seconds that were predicted.
     pub fn prefill_ratio(&self, ratio: f64) {
-        histogram!(names::PREFILL_RATIO).record(ratio);
+        self.label.with(|| histogram!(names::PREFILL_RATIO).record(ratio));
     }
 
     /// Cached tokens as predicted and as reported. `why` is empty where nothing was missed.
     pub fn predicted(&self, verdict: &'static str, why: &'static str, predicted: u64, reported: Option<u64>) {
-        counter!(names::PREDICTIONS, "verdict" => verdict, "reason" => why).increment(1);
+        self.label.with(|| counter!(names::PREDICTIONS, "verdict" => verdict, "reason" => why).increment(1));
         if let Some(reported) = reported {
             let direction = if reported < predicted { "less" } else { "more" };
             let error = reported.abs_diff(predicted) as f64;
-            histogram!(names::PREDICTION_ERROR, "direction" => direction).record(error);
+            self.label.with(|| histogram!(names::PREDICTION_ERROR, "direction" => direction).record(error));
         }
     }
 
     /// Shows if a source of predictions (`names`, `history`) steers.
     pub fn source_trusted(&self, source: &'static str, trusted: bool) {
-        gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted)));
+        self.label.with(|| gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted))));
     }
 
     /// Shows the number of engines that may be chosen.
     pub fn instances(&self, role: &'static str, count: usize) {
-        gauge!(names::INSTANCES, "role" => role).set(count as f64);
+        self.label.with(|| gauge!(names::INSTANCES, "role" => role).set(count as f64));
     }
 }
 

@@ -31,7 +31,7 @@ impl PoolMeter {
 
 impl Meters {
     fn pool_meter(&self) -> &PoolMeter {
-        self.pool.get_or_init(PoolMeter::new)
+        self.pool.get_or_init(|| self.label.with(PoolMeter::new))
     }
 
     /// The pool was asked and gave `verdict` after `took`.
@@ -39,7 +39,8 @@ impl Meters {
         let meter = self.pool_meter();
         meter.seconds.record(took);
         meter.last.set((verdict, took));
-        let begin = || counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict);
+        let begin =
+            || self.label.with(|| counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict));
         meter.lookups.get(&(pool, verdict), begin).increment(1);
     }
 
@@ -51,32 +52,33 @@ impl Meters {
     /// A decoder was kept waiting until the pool had a prompt; it ended in `outcome` after `took`.
     pub fn pool_waited(&self, outcome: &'static str, took: Duration) {
         self.pool_meter().wait_seconds.record(took);
-        counter!(names::POOL_WAITS, "outcome" => outcome).increment(1);
+        self.label.with(|| counter!(names::POOL_WAITS, "outcome" => outcome).increment(1));
     }
 
     /// Begins the series of these outcomes.
     pub fn pool_waits_start(&self, outcomes: &[&'static str]) {
         for outcome in outcomes {
-            counter!(names::POOL_WAITS, "outcome" => *outcome).increment(0);
+            self.label.with(|| counter!(names::POOL_WAITS, "outcome" => *outcome).increment(0));
         }
     }
 
     /// Shows if nothing that own prefills stored is found in a source (`pool`, `events`).
     pub fn names_unfound(&self, source: &'static str, unfound: bool) {
-        gauge!(names::UNFOUND, "source" => source).set(f64::from(u8::from(unfound)));
+        self.label.with(|| gauge!(names::UNFOUND, "source" => source).set(f64::from(u8::from(unfound))));
     }
 
     /// A prompt's blocks have no names, so the pool was not asked.
     pub fn pool_unasked(&self, reason: &'static str) {
-        counter!(names::POOL_UNASKED, "reason" => reason).increment(1);
+        self.label.with(|| counter!(names::POOL_UNASKED, "reason" => reason).increment(1));
     }
 
     /// Begins the series of a pool, so that a rate sees the first of each.
     pub fn pool_starts(&self, pool: &'static str, verdicts: &[&'static str]) {
         self.pool_meter();
         for verdict in verdicts {
-            counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => *verdict).increment(0);
+            self.label
+                .with(|| counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => *verdict).increment(0));
         }
-        counter!(names::POOL_UNASKED, "reason" => "unnamed").increment(0);
+        self.label.with(|| counter!(names::POOL_UNASKED, "reason" => "unnamed").increment(0));
     }
 }

@@ -30,7 +30,7 @@ impl PromptMeter {
 
 impl Meters {
     fn prompts(&self) -> &PromptMeter {
-        self.prompts.get_or_init(PromptMeter::new)
+        self.prompts.get_or_init(|| self.label.with(PromptMeter::new))
     }
 
     /// Begins the series of prompts, so that a rate sees the first of each.
@@ -45,7 +45,9 @@ impl Meters {
         match unknown {
             None => self.prompts().exact.increment(1),
             Some(reason) => {
-                counter!(names::PROMPTS, "tokens" => "unknown", "reason" => reason).increment(1);
+                self.label.with(|| {
+                    counter!(names::PROMPTS, "tokens" => "unknown", "reason" => reason).increment(1)
+                });
             }
         }
     }
@@ -59,16 +61,16 @@ impl Meters {
 
     /// Counts a comparison of the gateway's tokens with an engine's.
     pub fn parity(&self, verdict: &'static str) {
-        counter!(names::PARITY, "verdict" => verdict).increment(1);
+        self.label.with(|| counter!(names::PARITY, "verdict" => verdict).increment(1));
     }
 
     /// Shows if tokens computed here are known to be the engines'.
     pub fn tokens_proven(&self, proven: bool) {
-        gauge!(names::PROVEN).set(f64::from(u8::from(proven)));
+        self.label.with(|| gauge!(names::PROVEN).set(f64::from(u8::from(proven))));
     }
 
     /// Shows if it is known how the engines name KV blocks.
     pub fn block_names_known(&self, known: bool) {
-        gauge!(names::NAMING).set(f64::from(u8::from(known)));
+        self.label.with(|| gauge!(names::NAMING).set(f64::from(u8::from(known))));
     }
 }

@@ -143,6 +143,12 @@ impl Whole {
 }
 
 impl Whole {
+    /// The same account with other bytes.
+    #[must_use]
+    pub fn map_bytes(self, change: impl FnOnce(Bytes) -> Bytes) -> Whole {
+        Whole { pieces: Pieces(change(self.pieces.0)), ..self }
+    }
+
     /// Bytes that have not been handed on yet.
     pub fn bytes(&self) -> &Bytes {
         &self.pieces.0

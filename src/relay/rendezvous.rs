@@ -127,6 +127,11 @@ impl Rendezvous {
         if over == State::Over(false) { Called::Failed } else { well }
     }
 
+    /// True if a decoder's call about this request is waited for.
+    pub fn awaits(&self, request_id: &str) -> bool {
+        lock(&self.table).contains_key(request_id)
+    }
+
     /// Names that are open.
     pub fn open_names(&self) -> usize {
         lock(&self.table).len()

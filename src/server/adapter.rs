@@ -41,8 +41,9 @@ impl Adapter<'_> {
         body.splice(&Edit::new().set("model", quote(self.name))).to_bytes()
     }
 
-    /// Tells engines as well.
-    pub(super) fn onto(&self, headers: &mut HeaderMap) {
-        headers.insert(ADAPTER, self.value.clone());
+    /// Tells engines as well; of an alias, the name that they know.
+    pub(super) fn onto(&self, headers: &mut HeaderMap, model: Option<&str>) {
+        let model = model.and_then(|model| HeaderValue::from_str(model).ok());
+        headers.insert(ADAPTER, model.unwrap_or_else(|| self.value.clone()));
     }
 }

@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use crate::error::{Error, Kind};
-use crate::fleet::{Instance, Role};
+use crate::fleet::Role;
 use crate::server::{Gateway, every_engine, instances, reply};
 
 /// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine
@@ -48,7 +48,9 @@ pub async fn status(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
 
 /// Answers with the metrics in Prometheus' text format.
 pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
-    gateway.relay.fleet.show(&gateway.relay.meters);
+    for fleet in gateway.fleets().iter() {
+        fleet.relay.fleet.show(&fleet.relay.meters);
+    }
     let mut response = Response::new(Body::from(gateway.exposition.render()));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -62,7 +64,7 @@ pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Re
         Ok(order) => order,
         Err(refused) => return *refused,
     };
-    let Ok(outcomes) = gateway.tasks.spawn(every_engine::carry_out(gateway.clone(), order)).await else {
+    let Ok(outcomes) = gateway.tasks.spawn(every_engine::carry_out(order)).await else {
         return reply::error(&Error::new(Kind::Internal, "the caches could not be reset"));
     };
     let failed: Vec<String> =
@@ -74,33 +76,20 @@ pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Re
 }
 
 impl Gateway {
-    /// Prefillers and decoders that may be chosen.
+    /// Prefillers and decoders that may be chosen, of all fleets.
     pub fn serving(&self) -> (usize, usize) {
-        (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode))
+        let fleets = self.fleets();
+        let count = |role| fleets.iter().map(|fleet| fleet.relay.fleet.serving(role)).sum();
+        (count(Role::Prefill), count(Role::Decode))
     }
 
-    /// `host:port` of those that serve in `role`.
+    /// `host:port` of those that serve in `role`, of all fleets.
     pub fn names(&self, role: Role) -> Vec<String> {
-        let members = self.relay.fleet.members(role);
-        members.iter().filter(|i| !i.draining()).map(|i| i.endpoint().to_string()).collect()
+        self.fleets().iter().flat_map(|fleet| fleet.engine_names(role)).collect()
     }
 
     /// `host:port` of those that leave `role` when their work is done.
     fn draining(&self, role: Role) -> Vec<String> {
-        let members = self.relay.fleet.members(role);
-        members.iter().filter(|i| i.draining()).map(|i| i.endpoint().to_string()).collect()
-    }
-
-    /// Every member, prefillers first; an engine that is both is listed once.
-    pub(super) fn everyone(&self) -> Vec<Arc<Instance>> {
-        let mut all: Vec<Arc<Instance>> = Vec::new();
-        for role in [Role::Prefill, Role::Decode] {
-            for member in self.relay.fleet.members(role).iter() {
-                if !all.iter().any(|known| known.endpoint() == member.endpoint()) {
-                    all.push(member.clone());
-                }
-            }
-        }
-        all
+        self.fleets().iter().flat_map(|fleet| fleet.draining_names(role)).collect()
     }
 }

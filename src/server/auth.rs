@@ -82,7 +82,7 @@ fn refuse(gateway: &Gateway, presented: bool, known: bool) -> Error {
             ("missing", "an API key is needed, as `Authorization: Bearer …` or in the header X-API-Key")
         }
     };
-    gateway.relay.meters.key_refused(reason);
+    gateway.meters.key_refused(reason);
     if let Some(count) = gateway.callers.wrong(Instant::now()) {
         tracing::warn!(count, last = reason, "requests without a good key were refused");
     }
@@ -180,7 +180,7 @@ pub(super) fn check_budget(gateway: &Gateway, caller: &Caller, headers: &HeaderM
 }
 
 fn used_up(gateway: &Gateway, wait: Duration) -> Error {
-    gateway.relay.meters.turned_away("key_tokens");
+    gateway.meters.turned_away("key_tokens");
     Error::new(Kind::RateLimited, "the tokens per minute of this API key are used up").retry_after(wait)
 }
 

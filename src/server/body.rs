@@ -166,7 +166,7 @@ impl Reading<'_> {
     }
 
     fn no_room(&self, reason: &'static str, message: &'static str) -> Error {
-        self.gateway.relay.meters.turned_away(reason);
+        self.gateway.meters.turned_away(reason);
         Error::new(Kind::Overloaded, message)
     }
 }

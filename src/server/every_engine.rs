@@ -6,18 +6,18 @@
 //! alike; else 502, which scripts notice that look at no more than the status.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::dialect::guard;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
+use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, body, instances, printable, reply};
 use crate::tokenization::exchange::{authorized, exchange};
 
@@ -33,25 +33,32 @@ const ORDER_BYTES: usize = 1 << 20;
 /// After these an engine's prefix cache is empty.
 const EMPTYING: [&str; 4] = ["/reset_prefix_cache", "/flush_cache", "/sleep", "/release_memory_occupation"];
 
-/// The member of the query that names the roles; engines don't see it.
+/// Members of the query that name the roles and the fleet; engines don't see them.
 const ROLE: &str = "role=";
+const FLEET: &str = "fleet=";
 
-/// Order to every engine of a role.
+/// Orders about a model, which only one fleet can know.
+const OF_ONE_FLEET: [&str; 4] =
+    ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter", "/unload_lora_adapter"];
+
+/// Order to every engine of a role, in one fleet or in all.
 #[derive(Debug)]
 pub(super) struct Order {
+    fleets: Vec<Arc<ServedFleet>>,
     method: Method,
     path: String,
     query: String,
     roles: &'static [Role],
     kind: Option<HeaderValue>,
+    /// Header of the caller, for fleets without a key of their own.
     authorization: Option<HeaderValue>,
     body: Bytes,
-    time: Duration,
 }
 
 /// Outcome at one engine.
 #[derive(Debug)]
 pub(super) struct Outcome {
+    fleet: Arc<ServedFleet>,
     instance: Arc<Instance>,
     roles: Vec<Role>,
     /// Status and body; or why there are none.
@@ -95,7 +102,7 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
     };
     let (path, no_member) = (order.path.clone(), nobody(order.roles));
     // In a task of its own: a caller that hangs up must not leave half of the engines undone.
-    let done = gateway.tasks.spawn(carry_out(gateway.clone(), order)).await;
+    let done = gateway.tasks.spawn(carry_out(order)).await;
     match done {
         Ok(outcomes) if outcomes.is_empty() => reply::error(&no_member),
         Ok(outcomes) => list_outcomes(&path, &outcomes),
@@ -110,7 +117,12 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
     if let Some(refusal) = instances::refusal(&head.extensions) {
         return Err(Box::new(refusal));
     }
-    let (roles, query) = roles(head.uri.query().unwrap_or_default()).map_err(refuse)?;
+    let named = named_fleet(head.uri.query().unwrap_or_default());
+    let (roles, query) = roles(&named.rest).map_err(refuse)?;
+    let fleets = match &named.fleet {
+        None if !OF_ONE_FLEET.contains(&head.uri.path()) => gateway.fleets().iter().cloned().collect(),
+        name => vec![gateway.fleet_for_operator(name.as_deref()).map_err(refuse)?],
+    };
     let body = body::read(gateway, &head, body, ORDER_BYTES).await.map_err(refuse)?;
     // Engines are named to each other by the gateway alone, here as elsewhere.
     let body = match body.is_empty() {
@@ -119,61 +131,66 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
     };
     let kind = (!body.is_empty()).then(|| HeaderValue::from_static("application/json"));
     Ok(Order {
+        fleets,
         method: head.method,
         path: head.uri.path().to_owned(),
         query,
         roles,
         kind,
-        authorization: authorization(gateway.edge.now().engine_authorization.as_ref(), &head.headers),
+        authorization: head.headers.get(header::AUTHORIZATION).cloned(),
         body,
-        time: gateway.relay.settings.now().answer,
     })
 }
 
-fn authorization(configured: Option<&HeaderValue>, client: &HeaderMap) -> Option<HeaderValue> {
-    configured.or_else(|| client.get(header::AUTHORIZATION)).cloned()
-}
-
 /// Asks every member, and forgets what those had cached that have emptied their cache.
-pub(super) async fn carry_out(gateway: Arc<Gateway>, order: Order) -> Vec<Outcome> {
+pub(super) async fn carry_out(order: Order) -> Vec<Outcome> {
     let empties = EMPTYING.contains(&order.path.as_str());
-    if empties {
-        gateway.relay.offers.clear();
+    let mut asked = Vec::new();
+    for fleet in &order.fleets {
+        if empties {
+            fleet.relay.offers.clear();
+        }
+        for (instance, roles) in members(fleet, order.roles) {
+            let (call, time) = (call(fleet, &order, &instance), fleet.relay.settings.now().answer);
+            let fleet = fleet.clone();
+            asked.push(async move {
+                let answer = exchange(call, time, ANSWER_BYTES).await;
+                Outcome { fleet, instance, roles, answer }
+            });
+        }
     }
-    let asked = members(&gateway, order.roles).into_iter().map(|(instance, roles)| {
-        let call = call(&gateway, &order, &instance);
-        async move { Outcome { answer: exchange(call, order.time, ANSWER_BYTES).await, instance, roles } }
-    });
-    // Collected first: the closure that makes them is of one lifetime, which a task's futures are
-    // not to be.
-    let asked: Vec<_> = asked.collect();
     let mut outcomes: Vec<Outcome> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     outcomes.sort_by_key(Outcome::base);
     for outcome in outcomes.iter().filter(|outcome| empties && outcome.is_success()) {
-        gateway.relay.fleet.scheduler().emptied(outcome.instance.id());
+        outcome.fleet.relay.fleet.scheduler().emptied(outcome.instance.id());
+    }
+    // Names of models lead to fleets and to engines: what has changed is asked for.
+    for outcome in outcomes.iter().filter(|it| it.is_success() && OF_ONE_FLEET.contains(&&*order.path)) {
+        outcome.fleet.relay.fleet.models_changed(&outcome.instance);
     }
     let succeeded = outcomes.iter().filter(|outcome| outcome.is_success()).count();
     tracing::info!(path = %printable(&order.path), asked = outcomes.len(), succeeded, "order to engines");
     outcomes
 }
 
-fn call(gateway: &Gateway, order: &Order, instance: &Instance) -> reqwest::RequestBuilder {
+fn call(fleet: &ServedFleet, order: &Order, instance: &Instance) -> reqwest::RequestBuilder {
+    let access = fleet.access.now();
+    let authorization = access.authorization.as_ref().or(order.authorization.as_ref());
     let url = instance.endpoint().url(&format!("{}{}", order.path, order.query));
-    let mut call =
-        authorized(gateway.control.request(order.method.clone(), url), order.authorization.as_ref());
+    let mut call = authorized(fleet.control.request(order.method.clone(), url), authorization);
     if let Some(kind) = &order.kind {
         call = call.header(header::CONTENT_TYPE, kind.clone()).body(order.body.clone());
     }
     // The client's own limit is for short questions.
-    call.timeout(order.time)
+    call.timeout(fleet.relay.settings.now().answer)
 }
 
 /// The members of these roles, those that drain included; an engine with several roles is asked
 /// once.
-fn members(gateway: &Gateway, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>)> {
+fn members(fleet: &ServedFleet, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>)> {
     let mut all: Vec<(Arc<Instance>, Vec<Role>)> = Vec::new();
     for role in roles {
-        for member in gateway.relay.fleet.members(*role).iter() {
+        for member in fleet.relay.fleet.members(*role).iter() {
             match all.iter_mut().find(|(known, _)| known.endpoint() == member.endpoint()) {
                 Some((_, roles)) => roles.push(*role),
                 None => all.push((member.clone(), vec![*role])),
@@ -181,6 +198,20 @@ fn members(gateway: &Gateway, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>)>
         }
     }
     all
+}
+
+/// A query without the fleet that it names.
+struct FleetQuery {
+    fleet: Option<String>,
+    rest: String,
+}
+
+/// The fleet that a query names first, and the rest of the query.
+fn named_fleet(query: &str) -> FleetQuery {
+    let (named, rest): (Vec<&str>, Vec<&str>) =
+        query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(FLEET));
+    let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET)).map(str::to_owned);
+    FleetQuery { fleet, rest: rest.join("&") }
 }
 
 /// The roles that a query names, and the query without them, with its question mark.

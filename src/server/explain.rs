@@ -28,7 +28,8 @@ pub(super) async fn of_request(
     }
     // What is no UTF-8 is nobody's id.
     let id = id.map(|Path(id)| id).unwrap_or_default();
-    let records = gateway.relay.decision_log.of(&id);
+    let fleets = gateway.fleets();
+    let records: Vec<_> = fleets.iter().flat_map(|fleet| fleet.relay.decision_log.of(&id)).collect();
     if records.is_empty() {
         let message = "no placement of a request with this id is remembered; the last 1024 are";
         return reply::error(&Error::new(Kind::UnknownUrl, message).param("id"));
@@ -55,7 +56,12 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let body = gateway.scan(body)?;
     let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
     let mut shape = Shape::read(api, &body);
-    gateway.relay.media.estimate(&mut shape);
+    let fleet = match gateway.fleets().single() {
+        Some(only) => only.clone(),
+        None => gateway.choose_fleet(gateway.callers.anyone(), shape.model.as_deref())?.fleet,
+    };
+    let relay = &fleet.relay;
+    relay.media.estimate(&mut shape);
     let request = ReceivedRequest {
         api,
         id: String::new(),
@@ -70,16 +76,16 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         arrived,
         trace: None,
     };
-    let (ask, found) = gateway.relay.understand(request).await;
+    let (ask, found) = relay.understand(request).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
-    let candidates = gateway.relay.fleet.scheduler().explain(&ask.job);
-    let beliefs = gateway.relay.fleet.scheduler().beliefs();
+    let candidates = relay.fleet.scheduler().explain(&ask.job);
+    let beliefs = relay.fleet.scheduler().beliefs();
     Ok(json!({
         "why": why_now(&ask.job, candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect()),
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
         "beliefs": {"named": beliefs.named, "history": beliefs.history},
-        "waiting": gateway.relay.fleet.scheduler().waiting(),
+        "waiting": relay.fleet.scheduler().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
     }))
 }

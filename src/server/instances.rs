@@ -16,10 +16,12 @@ use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::fleet::{Removal, Role};
+use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, body, reply};
 
 /// Between looks at whether engines are drained, and the longest that a caller may wait for it.
@@ -33,6 +35,8 @@ const CHANGE_BYTES: usize = 64 << 10;
 struct Change {
     #[serde(rename = "type", default)]
     role: String,
+    /// Name of a fleet, where there are several.
+    fleet: Option<String>,
     /// `disagg_proxy_demo.py` has one, under the other name.
     #[serde(alias = "instance")]
     instances: OneOrMany,
@@ -45,37 +49,56 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// Adds engines to the fleet.
+/// A change of a fleet's members.
+struct FleetChange {
+    fleet: Arc<ServedFleet>,
+    role: Role,
+    endpoints: Vec<Endpoint>,
+}
+
+/// Adds engines to a fleet.
 pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    let (role, endpoints) = match read_change(&gateway, request).await {
+    let change = match read_change(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
     };
-    if let Some(refusal) = refuse_stranger(&gateway, role, &endpoints) {
+    if let Some(refusal) = refuse_stranger(&gateway, &change) {
         return reply::error(&refusal);
     }
-    for endpoint in &endpoints {
-        if let Err(why) = gateway.relay.upstream.check(endpoint) {
+    let fleet = change.fleet.clone();
+    for endpoint in &change.endpoints {
+        let taken = match fleet_with(&gateway, &fleet, endpoint) {
+            Some(other) => Err(format!("is an engine of the fleet {}", other.name)),
+            None => fleet.relay.upstream.check(endpoint).map_err(|why| why.to_string()),
+        };
+        if let Err(why) = taken {
             let wrong = Error::new(Kind::InvalidField, format!("`{endpoint}`: {why}")).param("instances");
             return reply::error(&wrong);
         }
     }
     // In a task of its own: a caller that hangs up must not leave half of its list undone.
-    let joining = gateway.tasks.spawn(join(gateway.clone(), role, endpoints));
+    let joining = gateway.tasks.spawn(join(gateway.clone(), change));
     match joining.await {
-        Ok(message) => changed(&gateway, message),
+        Ok(message) => changed(&fleet, message),
         Err(_) => reply::error(&Error::new(Kind::Internal, "the change could not be carried out")),
     }
 }
 
+/// Another fleet that has this engine.
+fn fleet_with(gateway: &Gateway, fleet: &Arc<ServedFleet>, endpoint: &Endpoint) -> Option<Arc<ServedFleet>> {
+    let fleets = gateway.fleets();
+    let mut others = fleets.iter().filter(|other| !Arc::ptr_eq(other, fleet));
+    others.find(|other| Role::ALL.iter().any(|role| other.serves(*role, endpoint))).cloned()
+}
+
 /// The refusal of an engine that would be sent `engine.api_key` though nobody had to show a key to
 /// name it. Those that the configuration or a discovery names as well are no strangers.
-fn refuse_stranger(gateway: &Gateway, role: Role, endpoints: &[Endpoint]) -> Option<Error> {
-    let edge = gateway.edge.now();
-    if auth::asks(gateway) || edge.open_admin || edge.engine_authorization.is_none() {
+fn refuse_stranger(gateway: &Gateway, change: &FleetChange) -> Option<Error> {
+    let FleetChange { fleet, role, endpoints } = change;
+    if auth::asks(gateway) || gateway.edge.now().open_admin || fleet.access.now().authorization.is_none() {
         return None;
     }
-    let stranger = endpoints.iter().find(|endpoint| !gateway.relay.fleet.is_listed(role, endpoint))?;
+    let stranger = endpoints.iter().find(|endpoint| !fleet.relay.fleet.is_listed(*role, endpoint))?;
     let message = format!(
         "`{stranger}` would be sent engine.api_key (OPENAI_API_KEY), and anybody may name it here: set ADMIN_API_KEY \
          (server.admin_key) and send it in the header X-API-Key, or list the engine in the configuration, or set \
@@ -84,13 +107,14 @@ fn refuse_stranger(gateway: &Gateway, role: Role, endpoints: &[Endpoint]) -> Opt
     Some(Error::new(Kind::AdminKeyNeeded, message).param("instances"))
 }
 
-async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> String {
+async fn join(gateway: Arc<Gateway>, change: FleetChange) -> String {
+    let FleetChange { fleet, role, endpoints } = change;
     let mut asked = JoinSet::new();
     for (position, endpoint) in endpoints.into_iter().enumerate() {
-        let gateway = gateway.clone();
+        let fleet = fleet.clone();
         // Before it is asked, which takes time: who takes it out in between has the last word.
-        gateway.waiting.note(role, &endpoint);
-        asked.spawn(async move { (position, gateway.answers(&endpoint).await, endpoint) });
+        fleet.waiting.note(role, &endpoint);
+        asked.spawn(async move { (position, fleet.answers(&endpoint).await, endpoint) });
     }
     let mut answers = asked.join_all().await;
     answers.sort_by_key(|(position, ..)| *position);
@@ -98,16 +122,19 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
     for (_, answers, endpoint) in answers {
         let name = endpoint.to_string();
         if answers {
-            if gateway.waiting.forget(role, &endpoint) {
-                gateway.relay.fleet.add(role, endpoint.clone());
+            if fleet.waiting.forget(role, &endpoint) {
+                fleet.relay.fleet.add(role, endpoint.clone());
             }
-            if gateway.serves(role, &endpoint) {
+            if fleet.serves(role, &endpoint) {
                 added.push(name);
             }
-        } else if let Some(askers) = gateway.waiting.askers(role, &endpoint) {
+        } else if let Some(askers) = fleet.waiting.askers(role, &endpoint) {
             match askers {
-                1 => drop(gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint))),
-                _ => gateway.waiting.give_up(role, &endpoint),
+                1 => {
+                    let stop = gateway.stop.clone();
+                    drop(gateway.tasks.spawn(keep_asking(fleet.clone(), stop, role, endpoint)));
+                }
+                _ => fleet.waiting.give_up(role, &endpoint),
             }
             waiting.push(name);
         }
@@ -123,27 +150,27 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
         Ok(wait) => wait,
         Err(error) => return reply::error(&error),
     };
-    let (role, endpoints) = match read_change(&gateway, request).await {
+    let FleetChange { fleet, role, endpoints } = match read_change(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
     };
     let mut known: Vec<&Endpoint> = Vec::new();
     for endpoint in &endpoints {
-        let waited = gateway.waiting.forget(role, endpoint);
-        if gateway.relay.fleet.remove(role, endpoint) != Removal::Unknown || waited {
+        let waited = fleet.waiting.forget(role, endpoint);
+        if fleet.relay.fleet.remove(role, endpoint) != Removal::Unknown || waited {
             known.push(endpoint);
         }
     }
     let until = Instant::now() + wait;
-    while gateway.any_drains(role, &known) && Instant::now() < until {
+    while fleet.any_drains(role, &known) && Instant::now() < until {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
     let (draining, removed): (Vec<_>, Vec<_>) =
-        known.into_iter().partition(|it| gateway.any_drains(role, &[it]));
+        known.into_iter().partition(|it| fleet.any_drains(role, &[it]));
     let [draining, removed] =
         [draining, removed].map(|side| side.into_iter().map(Endpoint::to_string).collect::<Vec<_>>());
     let done = format!("remove {} instances", role.name());
-    changed(&gateway, message(&done, &removed, "isolated and waiting to be removed", &draining))
+    changed(&fleet, message(&done, &removed, "isolated and waiting to be removed", &draining))
 }
 
 /// Time for which the caller wants to wait.
@@ -159,22 +186,22 @@ fn wait(query: &str) -> Result<Duration, Error> {
     fits.ok_or_else(error)
 }
 
-async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
-    for _ in 0..gateway.edge.now().probe_attempts {
+async fn keep_asking(fleet: Arc<ServedFleet>, stop: CancellationToken, role: Role, endpoint: Endpoint) {
+    for _ in 0..fleet.access.now().probe_attempts {
         tokio::select! {
-            () = gateway.stop.cancelled() => return,
-            () = tokio::time::sleep(gateway.edge.now().probe_interval) => {}
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(fleet.access.now().probe_interval) => {}
         }
-        if gateway.waiting.askers(role, &endpoint).is_none() {
+        if fleet.waiting.askers(role, &endpoint).is_none() {
             return;
         }
-        if gateway.answers(&endpoint).await && gateway.waiting.forget(role, &endpoint) {
+        if fleet.answers(&endpoint).await && fleet.waiting.forget(role, &endpoint) {
             tracing::info!(role = role.name(), engine = %endpoint, "added");
-            gateway.relay.fleet.add(role, endpoint);
+            fleet.relay.fleet.add(role, endpoint);
             return;
         }
     }
-    gateway.waiting.give_up(role, &endpoint);
+    fleet.waiting.give_up(role, &endpoint);
     tracing::warn!(role = role.name(), engine = %endpoint, "given up: it never answered /v1/models");
 }
 
@@ -214,7 +241,7 @@ impl Waiting {
     }
 }
 
-impl Gateway {
+impl ServedFleet {
     /// True if any of these still has work and is to leave.
     fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
         self.relay.fleet.sweep(role);
@@ -228,8 +255,8 @@ impl Gateway {
     }
 
     async fn answers(&self, endpoint: &Endpoint) -> bool {
-        let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.edge.now().probe_time);
-        if let Some(authorization) = &self.edge.now().engine_authorization {
+        let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.access.now().probe_time);
+        if let Some(authorization) = &self.access.now().authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }
         call.send().await.is_ok_and(|r| r.status().is_success())
@@ -269,11 +296,8 @@ pub(super) fn refusal(who: &Extensions) -> Option<Response<Body>> {
     (!auth::administers(who)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
 }
 
-/// The role and the endpoints of a change, or the answer that refuses it.
-async fn read_change(
-    gateway: &Gateway,
-    request: Request,
-) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
+/// The fleet, the role and the endpoints of a change, or the answer that refuses it.
+async fn read_change(gateway: &Gateway, request: Request) -> Result<FleetChange, Box<Response<Body>>> {
     let refuse = |e: &Error| Box::new(reply::error(e));
     let (head, body) = request.into_parts();
     if let Some(refusal) = refusal(&head.extensions) {
@@ -305,16 +329,17 @@ async fn read_change(
         let wrong = |e| Error::new(Kind::InvalidField, format!("`{name}` {e}")).param("instances");
         name.parse::<Endpoint>().map_err(|e| refuse(&wrong(e)))
     };
-    Ok((role, names.iter().map(endpoint).collect::<Result<_, _>>()?))
+    let fleet = gateway.fleet_for_operator(change.fleet.as_deref()).map_err(|e| refuse(&e))?;
+    Ok(FleetChange { fleet, role, endpoints: names.iter().map(endpoint).collect::<Result<_, _>>()? })
 }
 
-fn changed(gateway: &Gateway, message: String) -> Response<Body> {
+fn changed(fleet: &ServedFleet, message: String) -> Response<Body> {
     tracing::info!("{message}");
-    gateway.relay.fleet.show(&gateway.relay.meters);
+    fleet.relay.fleet.show(&fleet.relay.meters);
     let text: Value = json!({
         "message": message,
-        "current_prefill_instances": gateway.names(Role::Prefill),
-        "current_decode_instances": gateway.names(Role::Decode),
+        "current_prefill_instances": fleet.engine_names(Role::Prefill),
+        "current_decode_instances": fleet.engine_names(Role::Decode),
     });
     reply::json(StatusCode::OK, text.to_string())
 }

@@ -238,7 +238,7 @@ impl Door {
         while connections.try_join_next().is_some() {}
         let cut = connections.len();
         if cut > 0 {
-            door.gateway.relay.meters.cut_all();
+            door.gateway.meters.cut_all();
         }
         connections.shutdown().await;
         cut
@@ -266,7 +266,7 @@ impl Door {
         socket: TcpStream,
         place: Option<OwnedSemaphorePermit>,
     ) -> impl Future<Output = ()> + Send {
-        let counted = Counted::new(self.gateway.relay.meters.connections.clone());
+        let counted = Counted::new(self.gateway.meters.connections.clone());
         let _ = socket.set_nodelay(true);
         async move {
             match &self.tls {

@@ -10,16 +10,24 @@ use serde_json::{Value, json};
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
 use crate::server::{Gateway, instances, reply};
 
-/// Lists them, prefillers first, those that drain included.
+/// Lists them, fleet by fleet, prefillers first, those that drain included.
 pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     if let Some(refusal) = instances::refusal(request.extensions()) {
         return refusal;
     }
-    let fleet = &gateway.relay.fleet;
-    let now_ms = fleet.now_ms();
-    let members = Role::ALL.map(|role| fleet.members(role));
-    let all: Vec<Value> =
-        members.iter().flat_map(|side| side.iter()).map(|it| member(fleet, it, now_ms)).collect();
+    let fleets = gateway.fleets();
+    let mut all: Vec<Value> = Vec::new();
+    for served in fleets.iter() {
+        let fleet = &served.relay.fleet;
+        let now_ms = fleet.now_ms();
+        for instance in Role::ALL.iter().flat_map(|role| fleet.members(*role).to_vec()) {
+            let mut entry = member(fleet, &instance, now_ms);
+            if fleets.single().is_none() {
+                entry["fleet"] = Value::from(&*served.name);
+            }
+            all.push(entry);
+        }
+    }
     reply::json(StatusCode::OK, json!({ "instances": all }).to_string())
 }
 

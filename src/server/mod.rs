@@ -2,6 +2,7 @@
 
 mod adapter;
 pub mod admin;
+mod alias_answer;
 mod auth;
 mod begun;
 mod body;
@@ -11,6 +12,7 @@ mod csrf;
 mod every_engine;
 mod explain;
 mod fast_path;
+pub mod fleets;
 mod form;
 mod h2_stream_timeout;
 pub mod headers;
@@ -54,14 +56,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Callers;
-use crate::obs::Exposition;
-use crate::relay::Relay;
+use crate::obs::{Exposition, Meters};
 use crate::relay::admit::Gate;
 use crate::relay::traced;
 use crate::server::openai::Route;
 use crate::trace::{Span, Tracer, lines};
 use crate::util::rng;
 use crate::util::swap::Live;
+
+use fleets::Fleets;
 
 pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;
@@ -75,8 +78,10 @@ pub use tls::renew;
 /// State that the handlers share.
 #[derive(Debug)]
 pub struct Gateway {
-    /// Drives generating requests.
-    pub relay: Arc<Relay>,
+    /// The fleets that are served.
+    pub fleets: Live<Fleets>,
+    /// Metrics of what they share.
+    pub meters: Arc<Meters>,
     /// Lets them in.
     pub gate: Gate,
     /// Memory of their bodies.
@@ -85,14 +90,10 @@ pub struct Gateway {
     pub callers: Arc<Callers>,
     /// Renderer of `/metrics`.
     pub exposition: Exposition,
-    /// For questions to engines that are not legs of a request: models, caches, probes.
-    pub control: reqwest::Client,
     /// Name by which requests to engines are known again, should they come back.
     pub via: Via,
     /// Limits of clients' requests, in size and time.
     pub edge: Live<Edge>,
-    /// Engines that are to be added once they answer.
-    pub waiting: Waiting,
     /// Begins requests' spans.
     pub tracer: Arc<Tracer>,
     /// Models that engines serve, for people who look.
@@ -131,26 +132,12 @@ pub struct Edge {
     pub handshake_time: Duration,
     /// A client that takes nothing of its answer.
     pub write_time: Duration,
-    /// `GET /v1/models` on one engine.
-    pub models_time: Duration,
-    /// One probe of an engine that is to be added.
-    pub probe_time: Duration,
-    /// Probes of an engine that is to be added, before it is given up.
-    pub probe_attempts: u32,
-    /// Pause between them.
-    pub probe_interval: Duration,
     /// Nesting of a JSON body.
     pub json_depth: usize,
     /// Members of a JSON body.
     pub json_members: usize,
-    /// Interval of comments in a stream whose answer is not there yet; zero = none.
-    pub keep_alive: Duration,
-    /// The one model that is served, if it is to be checked.
-    pub model: Option<String>,
     /// Origins whose pages may ask; `*` = all.
     pub cors_origins: Vec<http::HeaderValue>,
-    /// `Authorization` towards the engines, in place of the client's.
-    pub engine_authorization: Option<http::HeaderValue>,
     /// Status of refusals for want of room.
     pub overload_status: http::StatusCode,
     /// Of this share of the requests each step is logged, at level debug.

@@ -1,26 +1,31 @@
 //! The models that are served: `/v1/models`, and one of them by its name.
 
+mod merged;
+
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{HeaderMap, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::auth::Caller;
 use crate::error::{Error, Kind};
+use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, reply};
 use crate::tokenization::exchange::{authorized, exchange};
 
 /// The longest list that is read, bytes: some ten thousand models.
 const LIST_BYTES: usize = 4 << 20;
 
-/// `GET /v1/models`: those that the caller may use, as the first engine that answers lists them.
+/// `GET /v1/models`: those that the caller may use, as the first engine of each fleet that answers
+/// lists them.
 pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let caller = auth::caller(&gateway, request.extensions());
-    match first_list(&gateway, request.headers()).await {
+    match whole_list(&gateway, request.headers()).await {
         Ok(list) => reply::json(StatusCode::OK, auth::only_allowed(&caller, list)),
         Err(refused) => refused.into_answer(),
     }
@@ -70,7 +75,7 @@ async fn entry(
     // Engines are not asked for what the caller may not use: the time of an answer would tell that
     // it exists.
     auth::check_model(caller, Some(name)).map_err(Refused::Ours)?;
-    let list = first_list(gateway, headers).await?;
+    let list = whole_list(gateway, headers).await?;
     named(&list, name).ok_or_else(|| Refused::Ours(auth::no_such_model(name)))
 }
 
@@ -82,23 +87,45 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
     Some(models.swap_remove(place))
 }
 
-/// The list of the first engine that answers: prefillers first, as in the reference.
+/// The list of the only fleet, with its aliases; of several, one of all, with the fleet of each.
+///
+/// # Errors
+/// Those of [`first_list`]; of several fleets only where none lists anything.
+async fn whole_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refused> {
+    let fleets = gateway.fleets();
+    if let Some(fleet) = fleets.single() {
+        let list = first_list(fleet, client).await?;
+        let aliases = &fleet.access.now().aliases;
+        return Ok(if aliases.is_empty() { list } else { merged::with_aliases(list, aliases) });
+    }
+    let asked = fleets.iter().map(|fleet| async move { (fleet, first_list(fleet, client).await) });
+    let (mut list, mut refusal) = (merged::ModelList::default(), None);
+    for (fleet, answer) in join_all(asked).await {
+        match answer {
+            Ok(text) => list.add(fleet, &text, |name| fleets.leads_to(name, fleet)),
+            Err(refused) => refusal = refusal.or(Some(refused)),
+        }
+    }
+    refusal.filter(|_| list.is_empty()).map_or_else(|| Ok(list.to_bytes()), Err)
+}
+
+/// The list of the first engine of a fleet that answers: prefillers first, as in the reference.
 ///
 /// # Errors
 /// `NoPrefiller` when none does; the word of the first that does not know the client's key, which
 /// the others would not know, either.
-async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refused> {
-    let edge = gateway.edge.now();
-    let authorization = edge.engine_authorization.as_ref().or(client.get(header::AUTHORIZATION));
-    let mut engines = gateway.everyone();
+async fn first_list(fleet: &ServedFleet, client: &HeaderMap) -> Result<Bytes, Refused> {
+    let access = fleet.access.now();
+    let authorization = access.authorization.as_ref().or(client.get(header::AUTHORIZATION));
+    let mut engines = fleet.everyone();
     // Those that failed a moment ago are asked last: each may cost the whole time limit.
     engines.sort_by_key(|i| i.health().failures() > 0);
     for engine in engines {
-        let request = gateway.control.get(engine.endpoint().url("/v1/models"));
-        let asked = exchange(authorized(request, authorization), edge.models_time, LIST_BYTES).await;
+        let request = fleet.control.get(engine.endpoint().url("/v1/models"));
+        let asked = exchange(authorized(request, authorization), access.models_time, LIST_BYTES).await;
         match asked {
             Ok((StatusCode::OK, list)) => return Ok(list),
-            Ok((status, text)) if is_of_the_key(status) && edge.engine_authorization.is_none() => {
+            Ok((status, text)) if is_of_the_key(status) && access.authorization.is_none() => {
                 return Err(Refused::Theirs(status, text));
             }
             _ => {}

@@ -14,7 +14,6 @@ use crate::auth::Caller;
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::usage::TokenCounts;
 use crate::dialect::{Api, Shape, guard, media};
-use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
@@ -22,9 +21,12 @@ use crate::relay::answer::AnswerBody;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::box_in_place::boxed;
 use crate::relay::request_ids::Name;
+use crate::relay::response_owners;
 use crate::server::adapter::Adapter;
+use crate::server::fleets::{ChosenFleet, ServedFleet};
 use crate::server::keep_alive::{KeepAlive, mark_stream};
-use crate::server::{Arrived, Gateway, auth, body, csrf, headers, printable, reply, response_lookup};
+use crate::server::response_lookup::{self, ResponseSearch};
+use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, headers, reply};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -68,12 +70,12 @@ pub(super) async fn generate(
         Route::Of(api) => api,
         Route::ByBody => Api::Completions,
     };
-    let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
+    let mut ledger = Ledger::open(gateway.meters.clone(), api, id.clone(), arrived);
     ledger.traced(gateway.span(&request, &id, arrived));
     let caller = auth::caller(&gateway, request.extensions());
     ledger.called_by(caller.clone());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
-        Ok(ask) => drive(&gateway, ask, ledger).await,
+        Ok(prepared) => drive(&gateway, prepared, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
     };
     let mut response = match ended {
@@ -92,19 +94,27 @@ pub(super) async fn generate(
 
 /// Drives a request to its answer, or to a stream that is kept alive until the answer is there.
 async fn drive(
-    gateway: &Arc<Gateway>,
-    ask: ReceivedRequest,
+    gateway: &Gateway,
+    prepared: Prepared,
     ledger: Ledger,
 ) -> Result<Response<Body>, Box<Refusal>> {
-    let edge = gateway.edge.now();
-    let interval = edge.keep_alive;
-    if interval.is_zero() || !ask.shape.stream || ask.shape.background {
+    let Prepared { chosen: ChosenFleet { fleet, alias }, request } = prepared;
+    let (relay, interval) = (&fleet.relay, fleet.access.now().keep_alive);
+    if interval.is_zero() || !request.shape.stream || request.shape.background {
         // A large future, which would else be moved with each of the router's layers.
-        return boxed(|| gateway.relay.drive(ask, ledger)).await.map(|answer| answer.map(into_body));
+        let answer = boxed(|| relay.drive(request, ledger)).await?;
+        return Ok(match alias {
+            None => answer.map(into_body),
+            Some(alias) => answer.map(|body| alias_answer::renamed(body, &alias)),
+        });
     }
-    let (api, overload_status, relay) = (ask.api, edge.overload_status, gateway.relay.clone());
-    let pending = Box::pin(async move { relay.drive(ask, ledger).await });
-    KeepAlive { interval, api, overload_status }.answer(pending).await
+    let (api, overload_status, relay) = (request.api, gateway.edge.now().overload_status, relay.clone());
+    let pending = Box::pin(async move { relay.drive(request, ledger).await });
+    let answer = KeepAlive { interval, api, overload_status }.answer(pending).await?;
+    Ok(match alias {
+        None => answer,
+        Some(alias) => answer.map(|body| alias_answer::renamed_stream(body, &alias)),
+    })
 }
 
 /// A stream has no pointer before it: each piece would follow that, too.
@@ -116,15 +126,18 @@ pub(super) fn into_body(answer: AnswerBody) -> Body {
     }
 }
 
-/// The headers of a client's request as engines get them.
-fn engine_headers(gateway: &Gateway, head: &Parts, known_as: &str, adapter: Option<&Adapter>) -> HeaderMap {
-    let edge = gateway.edge.now();
-    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
+/// A request that is ready for its engines.
+struct Prepared {
+    chosen: ChosenFleet,
+    request: ReceivedRequest,
+}
+
+/// The headers of a client's request as engines of its fleet get them.
+fn engine_headers(gateway: &Gateway, fleet: &ServedFleet, head: &Parts, known_as: &str) -> HeaderMap {
+    let access = fleet.access.now();
+    let (via, authorization) = (gateway.via.line(head.version), access.authorization.as_ref());
     let mut headers = headers::for_engine(&head.headers, known_as, via, authorization);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(adapter) = adapter {
-        adapter.onto(&mut headers);
-    }
     headers
 }
 
@@ -134,7 +147,7 @@ async fn prepare(
     route: Route,
     request: Request<Body>,
     ledger: &mut Ledger,
-) -> Result<ReceivedRequest, Error> {
+) -> Result<Prepared, Error> {
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
@@ -162,33 +175,44 @@ async fn prepare(
         Route::ByBody => Api::Completions,
     };
     ledger.is_about(api);
-    let body = response_lookup::without_chosen_id(gateway, api, body)?;
-    let dialect = gateway.relay.speech.now().dialect;
+    let mut body = response_lookup::without_chosen_id(gateway, api, body)?;
+    let mut shape = Shape::read(api, &body);
+    ledger.asks(shape.model.as_deref());
+    let chosen = gateway.choose_fleet(&caller, shape.model.as_deref())?;
+    let (fleet, relay) = (&chosen.fleet, &chosen.fleet.relay);
+    ledger.is_of_fleet(&relay.meters);
+    if let Some(alias) = &chosen.alias {
+        body = gateway.scan(alias_answer::with_model(&body, alias))?;
+        shape.model = Some(alias.model.as_ref().into());
+    }
+    let dialect = relay.speech.now().dialect;
     if let Some(why) = dialect.api_refusal(api) {
         return Err(Error::new(Kind::InvalidField, why));
     }
-    let mut shape = Shape::read(api, &body);
-    gateway.relay.media.estimate(&mut shape);
-    ledger.asks(shape.model.as_deref());
-    gateway.check_model(shape.model.as_deref())?;
-    auth::check_model(&caller, shape.model.as_deref())?;
+    relay.media.estimate(&mut shape);
     let expected = TokenCounts { prompt: shape.prompt_tokens, output: shape.output_tokens };
     ledger.reserved(auth::reserve(gateway, &caller, body.bytes().len(), expected)?, &shape);
-    response_lookup::keeper_before(gateway, api, &body, &caller, &head.headers).await?;
+    if let Some(before) = response_owners::before(api, &body) {
+        let search = ResponseSearch { gateway, caller: &caller, client: &head.headers };
+        search.keeper_before(fleet, &before).await?;
+    }
     let id = ledger.id().to_owned();
     let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {
         true => Arc::new(Name::unchosen()),
-        false => Arc::new(gateway.relay.names.take(&id)),
+        false => Arc::new(relay.names.take(&id)),
     });
     ledger.is_called(name.clone());
     let known_as = name.as_ref().map_or(&*id, |name| name.id());
     let trace = ledger.scope().cloned();
-    let mut headers = engine_headers(gateway, &head, known_as, adapter.as_ref());
+    let mut headers = engine_headers(gateway, fleet, &head, known_as);
+    if let Some(adapter) = &adapter {
+        adapter.onto(&mut headers, chosen.alias.as_ref().map(|alias| &*alias.model));
+    }
     if let Some(scope) = &trace {
         scope.onto(&mut headers);
     }
     let http2 = head.version == Version::HTTP_2;
-    Ok(ReceivedRequest {
+    let request = ReceivedRequest {
         api,
         id,
         name,
@@ -201,7 +225,8 @@ async fn prepare(
         http2,
         arrived,
         trace,
-    })
+    };
+    Ok(Prepared { chosen, request })
 }
 
 /// Turns a request away of which no body need be read: it would be refused with any.
@@ -224,19 +249,6 @@ impl Gateway {
             .map_err(|e| Error::new(Kind::InvalidJson, format!("the request body can't be used: {e}")))?;
         guard::check_arguments(&body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
         Ok(body)
-    }
-
-    /// Checks that the model is the one that is served, as far as names tell: of paths the last
-    /// parts are compared, and engines judge the rest.
-    pub(super) fn check_model(&self, model: Option<&str>) -> Result<(), Error> {
-        match (&self.edge.now().model, model) {
-            (Some(served), Some(asked)) if !same_model(served, asked) => Err(Error::new(
-                Kind::ModelNotFound,
-                format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),
-            )
-            .param("model")),
-            _ => Ok(()),
-        }
     }
 }
 

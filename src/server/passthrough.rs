@@ -21,14 +21,16 @@ use crate::relay::refusals::{doubts, is_busy, retry_after};
 use crate::relay::response_owners;
 use crate::relay::{Relay, answer, traced};
 use crate::server::begun::BegunBody;
+use crate::server::fleets::{ChosenFleet, ServedFleet};
 use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
 use crate::server::plain_path::is_plain;
 use crate::server::refusal_votes::RefusalVotes;
+use crate::server::response_lookup::ResponseSearch;
 use crate::server::stream_end::StreamEnd;
 use crate::server::table::{self, Passage, Stored};
-use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
+use crate::server::{Gateway, alias_answer, auth, body, csrf, headers, openai, reply};
 use crate::trace::Scope;
 use crate::upstream::{Leg, Written};
 use crate::util::rng;
@@ -40,6 +42,8 @@ struct EngineRequest {
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
+    /// The model that it asks for, as engines know it.
+    model: Option<String>,
     /// Engine that keeps the response that it is about.
     keeper: Option<InstanceId>,
     /// Asking twice does no harm.
@@ -134,20 +138,22 @@ pub(super) async fn serve(
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
     let (arrived, api) = (openai::arrived(&request), reply::api_at(request.uri().path()));
-    let mut account =
-        PassthroughAccount::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
+    let mut account = PassthroughAccount::open(gateway.meters.clone(), id.clone(), arrived, caller.clone());
     account.traced(gateway.span(&request, &id, arrived));
-    let until = arrived + gateway.relay.settings.now().total;
-    let mut response = match run(gateway, RoutedRequest { kind, passage, request, until }, &mut account).await
-    {
-        Ok((response, reservation)) => {
-            account.answers(response.status());
-            let end = StreamEnd::of(response.headers());
-            response.map(|body| {
-                let silence = IdleTimeout::new(gateway.relay.settings.now().gap, until);
-                let relay = gateway.relay.clone();
-                let passed = PassthroughBody::new(body, silence, relay, account, reservation);
-                axum::body::Body::new(passed.with_end(end))
+    let routed = RoutedRequest { kind, passage, request, arrived };
+    let mut response = match run(gateway, routed, &mut account).await {
+        Ok(FleetAnswer { answer, reservation, chosen, until }) => {
+            account.answers(answer.status());
+            let end = StreamEnd::of(answer.headers());
+            answer.map(|body| {
+                let ChosenFleet { fleet, alias } = chosen;
+                let silence = IdleTimeout::new(fleet.relay.settings.now().gap, until);
+                let passed = PassthroughBody::new(body, silence, fleet.relay.clone(), account, reservation);
+                let body = axum::body::Body::new(passed.with_end(end));
+                match alias {
+                    Some(alias) => alias_answer::renamed_stream(body, &alias),
+                    None => body,
+                }
             })
         }
         Err(e) => {
@@ -168,25 +174,31 @@ struct RoutedRequest {
     kind: table::Body,
     passage: Passage,
     request: Request,
-    /// Time at which its answer must be over.
+    arrived: Instant,
+}
+
+/// An answer, and the fleet whose engine gave it.
+struct FleetAnswer {
+    answer: Answer,
+    reservation: Reservation,
+    chosen: ChosenFleet,
+    /// Time at which the answer must be over.
     until: Instant,
 }
 
 async fn run(
     gateway: &Gateway,
-    RoutedRequest { kind, passage, request, until }: RoutedRequest,
+    RoutedRequest { kind, passage, request, arrived }: RoutedRequest,
     account: &mut PassthroughAccount,
-) -> Result<(Answer, Reservation), Error> {
-    let edge = &gateway.edge.now();
+) -> Result<FleetAnswer, Error> {
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
     if !is_plain(target.path()) {
         let message = "the path has dot segments or encoded slashes, which no route of an engine has";
         return Err(Error::new(Kind::UnknownUrl, message));
     }
-    let dialect = gateway.relay.speech.now().dialect;
-    if passage.generates && !dialect.decodes_alone() {
-        return Err(Error::new(Kind::InvalidField, dialect.lone_decoder_refusal()));
+    if let Some(fleet) = gateway.fleets().single() {
+        check_generates(fleet, &passage)?;
     }
     let caller = auth::caller(gateway, &head.extensions);
     if !head.method.is_safe() {
@@ -194,18 +206,39 @@ async fn run(
     }
     auth::check_budget(gateway, &caller, &head.headers)?;
     gateway.gate.check(&caller)?;
-    let body = body::read(gateway, &head, body, edge.body_bytes).await?;
-    let payload = Payload::read(gateway, kind, &head.headers, body)?;
+    let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
+    let mut payload = Payload::read(gateway, kind, &head.headers, body)?;
     account.admitted(gateway.gate.enter(&caller, payload.tokens()).await?);
+    let search = ResponseSearch { gateway, caller: &caller, client: &head.headers };
+    let stored = match passage.stored {
+        Stored::InPath => response_owners::id_in(target.path()).map(str::to_owned),
+        Stored::InBody => payload.goes_on_from(),
+        Stored::Nowhere => None,
+    };
+    let kept = match &stored {
+        Some(id) if passage.stored == Stored::InPath => Some(search.keeper_anywhere(id).await?),
+        _ => None,
+    };
+    let chosen = match &kept {
+        Some(kept) if !payload.names_model() => ChosenFleet { fleet: kept.fleet.clone(), alias: None },
+        _ => payload.choose_fleet(gateway, &caller)?,
+    };
+    let (fleet, relay) = (&chosen.fleet, &chosen.fleet.relay);
+    account.is_of_fleet(&relay.meters);
+    check_generates(fleet, &passage)?;
+    if let Some(alias) = &chosen.alias {
+        payload = payload.with_model(gateway, alias)?;
+    }
     if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
         account.reserved(reserved, expected);
     }
-    let headers = engine_headers(gateway, &head, account);
-    let keeper = match (passage.stored, response_owners::id_in(target.path()), payload.goes_on_from()) {
-        (Stored::InPath, Some(id), _) => response_lookup::keeper(gateway, id, &caller, &headers).await?,
-        (Stored::InBody, _, Some(id)) => response_lookup::keeper(gateway, &id, &caller, &headers).await?,
-        _ => None,
+    let headers = engine_headers(gateway, fleet, &head, account);
+    let keeper = match (&kept, &stored) {
+        (Some(kept), _) => kept.keeper,
+        (None, Some(id)) => ResponseSearch { client: &headers, ..search }.keeper(fleet, id).await?,
+        (None, None) => None,
     };
+    let until = arrived + relay.settings.now().total;
     // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
     let roles = if keeper.is_some() { &[Role::Decode] } else { passage.roles };
     let engine_request = EngineRequest {
@@ -215,16 +248,17 @@ async fn run(
         target,
         headers,
         tokens: payload.tokens(),
+        model: payload.model(),
         body: payload.into_parts(),
         keeper,
         until,
         trace: account.scope().cloned(),
     };
-    account.counts(gateway.relay.budget.asked());
+    account.counts(relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
-        match try_role(gateway, *role, &engine_request, account, last).await {
-            Ok(answer) => return Ok(answer),
+        match try_role(relay, *role, &engine_request, account, last).await {
+            Ok((answer, reservation)) => return Ok(FleetAnswer { answer, reservation, chosen, until }),
             Err(failure) => {
                 let again = failure.again;
                 last = failure;
@@ -237,14 +271,28 @@ async fn run(
     Err(last.error)
 }
 
+/// Refuses what one engine must generate alone where its fleet's dialect has none that can.
+fn check_generates(fleet: &ServedFleet, passage: &Passage) -> Result<(), Error> {
+    let dialect = fleet.relay.speech.now().dialect;
+    if passage.generates && !dialect.decodes_alone() {
+        return Err(Error::new(Kind::InvalidField, dialect.lone_decoder_refusal()));
+    }
+    Ok(())
+}
+
 /// The headers for an engine. Where engines read a request's id as more than a name, they get one
 /// that no client chose.
-fn engine_headers(gateway: &Gateway, head: &Head, account: &PassthroughAccount) -> HeaderMap {
-    let edge = gateway.edge.now();
-    let dialect = gateway.relay.speech.now().dialect;
+fn engine_headers(
+    gateway: &Gateway,
+    fleet: &ServedFleet,
+    head: &Head,
+    account: &PassthroughAccount,
+) -> HeaderMap {
+    let access = fleet.access.now();
+    let dialect = fleet.relay.speech.now().dialect;
     let own = dialect.reads_request_ids().then(|| uuid::Uuid::new_v4().to_string());
     let id = own.as_deref().unwrap_or(account.id());
-    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
+    let (via, authorization) = (gateway.via.line(head.version), access.authorization.as_ref());
     let mut headers = headers::for_engine(&head.headers, id, via, authorization);
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
@@ -259,39 +307,40 @@ fn engine_headers(gateway: &Gateway, head: &Head, account: &PassthroughAccount) 
 /// them is a retry. What one alone has nobody else is asked for, whose 404 would be taken for the
 /// last word.
 async fn try_role(
-    gateway: &Gateway,
+    relay: &Arc<Relay>,
     role: Role,
     engine_request: &EngineRequest,
     account: &mut PassthroughAccount,
     mut last: Failure,
 ) -> Result<(Answer, Reservation), Failure> {
-    let mut tried: Vec<InstanceId> = Vec::new();
+    let mut tried: Vec<InstanceId> =
+        relay.fleet.lacking_model(role, engine_request.model.as_deref()).to_vec();
     let mut refusal_votes = RefusalVotes::default();
-    for _ in 0..gateway.relay.settings.now().attempts {
+    for _ in 0..relay.settings.now().attempts {
         let (tokens, keeper) = (engine_request.tokens, engine_request.keeper);
         if keeper.is_some_and(|keeper| tried.contains(&keeper)) {
             break;
         }
         let need = Need { tokens, tried: &tried, random: rng::random(), keeper, ..Need::default() };
-        let Some(reservation) = gateway.relay.fleet.pick(role, need) else {
+        let Some(reservation) = relay.fleet.pick(role, need) else {
             break;
         };
         if let Some(reason) = last.reason {
-            if !gateway.relay.budget.allows() {
-                gateway.relay.meters.retry_denied(role.name());
+            if !relay.budget.allows() {
+                relay.meters.retry_denied(role.name());
                 last.again = false;
                 break;
             }
-            gateway.relay.meters.retry(role.name(), reason);
+            relay.meters.retry(role.name(), reason);
         }
         tried.push(reservation.instance().id());
         account.leg(reservation.instance());
         let is_moved = last.reason == Some(FailureKind::Stuck.name());
         let attempt = Attempt { reservation, is_moved };
-        match once(gateway, engine_request, account.id(), attempt).await {
+        match once(relay, engine_request, account.id(), attempt).await {
             Ok(answer) => {
-                let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
-                match refusal_votes.weigh(&gateway.relay, account.id(), answer, alone) {
+                let alone = keeper.is_some() || !relay.fleet.has_other(role, &tried);
+                match refusal_votes.weigh(relay, account.id(), answer, alone) {
                     Some(EngineAnswer { answer, reservation, .. }) => {
                         return Ok((cleaned(answer), reservation));
                     }
@@ -302,7 +351,7 @@ async fn try_role(
             Err(failure) => return Err(failure),
         }
     }
-    let standing = refusal_votes.conclude(&gateway.relay).filter(|_| last.error.kind() != Kind::Overloaded);
+    let standing = refusal_votes.conclude(relay).filter(|_| last.error.kind() != Kind::Overloaded);
     standing.map(|it| (cleaned(it.answer), it.reservation)).ok_or(last)
 }
 
@@ -314,7 +363,7 @@ fn cleaned(mut answer: Answer) -> Answer {
 }
 
 async fn once(
-    gateway: &Gateway,
+    relay: &Arc<Relay>,
     engine_request: &EngineRequest,
     id: &str,
     Attempt { reservation, is_moved }: Attempt,
@@ -331,10 +380,10 @@ async fn once(
     span.onto(&mut leg.headers);
     let written = Written::default();
     let failed = |why, detail: String| Err(failure::Failure::new(why, written.get(), detail));
-    let settings = gateway.relay.settings.now();
+    let settings = relay.settings.now();
     let time = settings.computing(settings.answer, engine_request.tokens);
     let answered = async {
-        let response = gateway.relay.send(leg, &engine_request.headers, &written).await?;
+        let response = relay.send(leg, &engine_request.headers, &written).await?;
         match response.status() {
             // vLLM answers 501 for what a model can't do: the same everywhere, and for the client
             // to read.
@@ -359,7 +408,7 @@ async fn once(
     let limit = time.min(engine_request.until.saturating_duration_since(Instant::now()));
     let waiting = engine_request.waiting_on(&reservation, is_moved);
     let sent = Instant::now();
-    let outcome = gateway.relay.within(limit, waiting, &written, pin!(answered)).await;
+    let outcome = relay.within(limit, waiting, &written, pin!(answered)).await;
     match &outcome {
         Ok(response) => {
             if engine_request.generates && response.status().is_success() {
@@ -370,7 +419,7 @@ async fn once(
         Err(failure) => span.fail(failure.reason()),
     }
     span.close();
-    judge_outcome(&gateway.relay, engine_request, id, outcome, reservation)
+    judge_outcome(relay, engine_request, id, outcome, reservation)
 }
 
 /// Books what came of a request on one engine, and tells if a refusal may be that engine's own

@@ -70,6 +70,11 @@ impl PassthroughAccount {
         }
     }
 
+    /// The request is for the fleet with these metrics.
+    pub(super) fn is_of_fleet(&mut self, meters: &Arc<Meters>) {
+        self.meters = meters.clone();
+    }
+
     /// The id that the log and the client know it by.
     pub(super) fn id(&self) -> &str {
         &self.id

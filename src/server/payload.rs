@@ -1,6 +1,8 @@
 //! Payload of a request that one engine answers alone: read far enough to know its model, and rid
 //! of members that only the gateway may set.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
@@ -11,8 +13,9 @@ use crate::dialect::{Api, Shape, guard, media};
 use crate::error::{Error, Kind};
 use crate::relay::response_owners;
 use crate::route::estimate;
+use crate::server::fleets::{ChosenFleet, ModelAlias};
 use crate::server::table::{self, Passage};
-use crate::server::{Gateway, auth, form};
+use crate::server::{Gateway, alias_answer, auth, form};
 
 /// Bytes of a file per token that an engine makes of it: Whisper has 50 tokens for a second of
 /// sound, which has 32 000 bytes where it is not compressed. As text, a film of a minute would pass
@@ -62,27 +65,68 @@ impl Payload {
         }
     }
 
-    /// Checks that the caller may ask this; sets aside what it is expected to take of the caller's
-    /// tokens per minute.
+    /// The model that it asks for.
+    pub(super) fn model(&self) -> Option<String> {
+        match self {
+            Payload::Nothing => None,
+            Payload::Json(body) => body.get("model").and_then(|model| model.as_str().map(Cow::into_owned)),
+            Payload::Form { model, .. } => model.clone(),
+        }
+    }
+
+    /// True if it says which model it is for.
+    pub(super) fn names_model(&self) -> bool {
+        self.model().is_some()
+    }
+
+    /// Chooses the fleet that the request is for, which the caller may use.
     ///
     /// # Errors
-    /// `ModelNotFound`, `RateLimited`.
+    /// Those of [`Gateway::choose_fleet`]; without a body `InvalidField` where there are several
+    /// fleets.
+    pub(super) fn choose_fleet(&self, gateway: &Gateway, caller: &Caller) -> Result<ChosenFleet, Error> {
+        if matches!(self, Payload::Nothing) {
+            let fleets = gateway.fleets();
+            let only = fleets.single().ok_or_else(|| {
+                let message = "several models are served, and this request can't say which it is for: ask an engine itself";
+                Error::new(Kind::InvalidField, message).param("model")
+            })?;
+            return Ok(ChosenFleet { fleet: only.clone(), alias: None });
+        }
+        gateway.choose_fleet(caller, self.model().as_deref())
+    }
+
+    /// The same with the name that engines know in place of an alias.
+    ///
+    /// # Errors
+    /// `InvalidField` for a form, which goes on as it came.
+    pub(super) fn with_model(self, gateway: &Gateway, alias: &ModelAlias) -> Result<Payload, Error> {
+        match self {
+            Payload::Json(body) => gateway.scan(alias_answer::with_model(&body, alias)).map(Payload::Json),
+            Payload::Form { .. } => {
+                let message =
+                    format!("an alias can't be used in a form: ask for the model `{}`", alias.model);
+                Err(Error::new(Kind::InvalidField, message).param("model"))
+            }
+            Payload::Nothing => Ok(Payload::Nothing),
+        }
+    }
+
+    /// Sets aside what it is expected to take of the caller's tokens per minute.
+    ///
+    /// # Errors
+    /// `RateLimited`.
     pub(super) fn allow(
         &self,
         gateway: &Gateway,
         caller: &Caller,
         passage: &Passage,
     ) -> Result<Option<Reserved>, Error> {
-        let (model, output) = match self {
+        let output = match self {
             Payload::Nothing => return Ok(None),
-            Payload::Json(body) => {
-                let shape = Shape::read(Api::Chat, body);
-                (shape.model, shape.output_tokens)
-            }
-            Payload::Form { model, .. } => (model.clone(), estimate::output_tokens(None)),
+            Payload::Json(body) => Shape::read(Api::Chat, body).output_tokens,
+            Payload::Form { .. } => estimate::output_tokens(None),
         };
-        gateway.check_model(model.as_deref())?;
-        auth::check_model(caller, model.as_deref())?;
         // The others only read.
         let output = if passage.generates { output } else { 0 };
         let expected = TokenCounts { prompt: self.tokens(), output };
@@ -109,9 +153,7 @@ impl Payload {
     /// The id of the stored response that the request goes on from.
     pub(super) fn goes_on_from(&self) -> Option<String> {
         match self {
-            Payload::Json(body) => {
-                response_owners::before(Api::Responses, body).map(std::borrow::Cow::into_owned)
-            }
+            Payload::Json(body) => response_owners::before(Api::Responses, body).map(Cow::into_owned),
             Payload::Nothing | Payload::Form { .. } => None,
         }
     }

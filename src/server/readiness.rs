@@ -5,30 +5,51 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use http::{Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fleet::Role;
 use crate::fleet::health::EngineState;
+use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, reply};
 
 /// Answers 200 if a request has a chance, else 503 with the reason. Anybody may ask, so it names no
-/// engine.
+/// engine. Of several fleets one that is ready is enough: those of the others are refused each by
+/// themselves, and would be by any other gateway as well.
 pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = gateway.serving();
     let reason = gateway.not_ready();
     let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let state = |role| gateway.relay.fleet.state_counts(role).role().name();
-    let text = json!({
+    let mut text = json!({
         "ready": reason.is_none(),
         "reason": reason,
         "state": gateway.state().name(),
-        "prefill": state(Role::Prefill),
-        "decode": state(Role::Decode),
+        "prefill": gateway.role_state(Role::Prefill).name(),
+        "decode": gateway.role_state(Role::Decode).name(),
         "prefill_instances": prefill,
         "decode_instances": decode,
     });
+    let fleets = gateway.fleets();
+    if fleets.single().is_none() {
+        text["fleets"] = fleets.iter().map(|fleet| (fleet.name.to_string(), readiness(fleet))).collect();
+    }
     reply::json(status, text.to_string())
 }
+
+/// Readiness of one fleet of several.
+fn readiness(fleet: &ServedFleet) -> Value {
+    let reason = fleet.not_ready();
+    json!({
+        "ready": reason.is_none(),
+        "reason": reason,
+        "state": fleet.state().name(),
+        "prefill_instances": fleet.relay.fleet.serving(Role::Prefill),
+        "decode_instances": fleet.relay.fleet.serving(Role::Decode),
+    })
+}
+
+/// States from the gravest to the best.
+const GRAVEST_FIRST: [EngineState; 5] =
+    [EngineState::Down, EngineState::Draining, EngineState::Unknown, EngineState::Degraded, EngineState::Up];
 
 impl Gateway {
     /// The reason why no request should come here; `None` if the gateway is ready.
@@ -36,30 +57,53 @@ impl Gateway {
         if self.leaves() {
             return Some("the gateway is shutting down".to_owned());
         }
+        let fleets = self.fleets();
+        if let Some(only) = fleets.single() {
+            return only.not_ready();
+        }
+        let reasons: Option<Vec<String>> =
+            fleets.iter().map(|fleet| Some(format!("{}: {}", fleet.name, fleet.not_ready()?))).collect();
+        reasons.map(|reasons| reasons.join("; "))
+    }
+
+    /// State of the gateway: that of its fleet. Of several, `degraded` where they differ.
+    pub fn state(&self) -> EngineState {
+        if self.leaves() {
+            return EngineState::Draining;
+        }
+        state_of_several(self.fleets().iter().map(|fleet| fleet.state()))
+    }
+
+    /// State of a role, likewise.
+    fn role_state(&self, role: Role) -> EngineState {
+        state_of_several(self.fleets().iter().map(|fleet| fleet.relay.fleet.state_counts(role).role()))
+    }
+
+    fn leaves(&self) -> bool {
+        self.ending.is_cancelled() || self.stop.is_cancelled()
+    }
+}
+
+/// The state that all have, or else `degraded`.
+pub(super) fn state_of_several(mut states: impl Iterator<Item = EngineState>) -> EngineState {
+    let first = states.next().unwrap_or(EngineState::Down);
+    if states.all(|state| state == first) { first } else { EngineState::Degraded }
+}
+
+impl ServedFleet {
+    /// The reason why no request for this fleet has a chance; `None` if it is ready.
+    pub fn not_ready(&self) -> Option<String> {
         let fleet = &self.relay.fleet;
         let lacking = self.required_roles().iter().filter(|role| !fleet.may_serve(**role));
         let reasons: Vec<String> = lacking.map(|role| self.lack(*role)).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    /// The model that requests must name, if any.
-    pub fn model(&self) -> Option<String> {
-        self.edge.now().model.clone()
-    }
-
-    /// State of the gateway: that of the role that is worst off, of those that a request needs.
+    /// State of the fleet: that of the role that is worst off, of those that a request needs.
     pub fn state(&self) -> EngineState {
-        if self.leaves() {
-            return EngineState::Draining;
-        }
         let roles = self.required_roles().iter();
         let states: Vec<_> = roles.map(|role| self.relay.fleet.state_counts(*role).role()).collect();
-        let gravest = [EngineState::Down, EngineState::Draining, EngineState::Unknown, EngineState::Degraded];
-        gravest.into_iter().find(|state| states.contains(state)).unwrap_or(EngineState::Up)
-    }
-
-    fn leaves(&self) -> bool {
-        self.ending.is_cancelled() || self.stop.is_cancelled()
+        GRAVEST_FIRST.into_iter().find(|state| states.contains(state)).unwrap_or(EngineState::Up)
     }
 
     /// Roles that a request must have an engine of.

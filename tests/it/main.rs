@@ -22,6 +22,7 @@ mod ems_kimi;
 mod encode;
 mod encoded_golden;
 mod error_events;
+mod fleets;
 mod forced;
 mod given_up;
 mod health;

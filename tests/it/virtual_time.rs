@@ -85,7 +85,7 @@ async fn an_engine_that_can_not_be_reached_is_passed_over_and_one_that_comes_is_
     let at = "10.0.1.9:8000";
     let spec = EngineSpec { role: Role::Decode, ..snail() };
     let _late = Engine::start_in(spec, &memory.net, at.parse().unwrap()).unwrap();
-    memory.app.gateway().relay.fleet.add(fleet::Role::Decode, at.parse().unwrap());
+    memory.app.gateway().fleets().first().relay.fleet.add(fleet::Role::Decode, at.parse().unwrap());
     let (status, text) = ask(&memory, 2).await;
     assert_eq!(status, 200, "{text}");
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");

@@ -90,6 +90,31 @@ pub enum CheckError {
     Files(#[from] FilesError),
 }
 
+/// Does [`run`] for each fleet, one after the other. Where there are several, lines begin with the
+/// name of theirs; a line of all is told once.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_all(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
+    let fleets = loaded.fleets();
+    let mut reports = Vec::new();
+    for fleet in &fleets {
+        reports.push(run(&fleet.loaded, stores).await?);
+    }
+    let mut whole = Report::default();
+    let is_of_all = |line: &Line| reports.iter().all(|report| report.lines.contains(line));
+    for (fleet, report) in fleets.iter().zip(&reports) {
+        for line in &report.lines {
+            match is_of_all(line) {
+                true if whole.lines.contains(line) => {}
+                true => whole.lines.push(line.clone()),
+                false => whole.say(line.grade, format!("{}: {}", fleet.name, line.text)),
+            }
+        }
+    }
+    Ok(whole)
+}
+
 /// Looks at this machine, opens the model's files, and asks all engines and the configured pool.
 /// Every question takes `timeout.models_ms` at most; all engines are asked at once. With `stores`
 /// prefillers store a prompt in the pool.
@@ -124,7 +149,7 @@ pub fn configuration(loaded: &Loaded) -> Report {
     let mut report = Report::default();
     report.say(Grade::Good, "the configuration is valid (--show prints it)");
     loaded.warnings.iter().for_each(|text| report.say(Grade::Warn, text.as_str()));
-    loaded.config.experimental().into_iter().for_each(|text| report.say(Grade::Note, text));
+    loaded.config.experimental_in_fleets().into_iter().for_each(|text| report.say(Grade::Note, text));
     report
 }
 

@@ -18,7 +18,9 @@ use tokio::signal::unix::Signal;
 
 use crate::config::{Config, ConfigErrors, Loaded};
 use crate::control::FleetHandles;
+use crate::endpoint::Endpoint;
 use crate::fleet::{Owner, Role};
+use crate::obs::Meters;
 use crate::obs::log::Threshold;
 use crate::util::disk::{Disk, expect_file};
 use adopt::{Adoption, adopt};
@@ -61,10 +63,21 @@ pub struct Reloader {
 
 /// The parts of a running gateway that a configuration changes.
 pub struct Target {
-    /// Engines that are listed, and metrics of reloads.
-    pub handles: FleetHandles,
+    /// Engines that are listed, fleet by fleet.
+    pub fleets: Vec<NamedHandles>,
+    /// Metrics of reloads.
+    pub meters: Arc<Meters>,
     /// Takes over the settings that are read anew for each request.
     pub apply: Apply,
+}
+
+/// A fleet's name, and the parts by which its engines come and leave.
+#[derive(Clone, Debug)]
+pub struct NamedHandles {
+    /// Name of the fleet.
+    pub name: Arc<str>,
+    /// Members, and the client towards them.
+    pub handles: FleetHandles,
 }
 
 /// Takes over the settings of a configuration, all or none.
@@ -134,7 +147,7 @@ impl Reloader {
 
     fn reload(&mut self, why: &'static str, loaded: Result<Loaded, Refusal>) {
         let taken = loaded.and_then(|new| self.take(new));
-        let meters = &self.target.handles.meters;
+        let meters = &self.target.meters;
         match taken {
             Ok(Adoption { applied, pending, .. }) => {
                 meters.reloaded(if pending.is_empty() { "applied" } else { "partial" }, pending.len());
@@ -157,24 +170,46 @@ impl Reloader {
     fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
         lost_setting::check(&self.running, &new).map_err(|lost_setting| lost_setting.to_string())?;
         let adoption = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
-        let (config, FleetHandles { fleet, upstream, .. }) = (&adoption.config, &self.target.handles);
-        let engines = [
-            (Role::Prefill, config.prefill_endpoints()),
-            (Role::Decode, config.decode_endpoints()),
-            (Role::Encode, config.encode_endpoints()),
-        ];
-        let unreachable = engines.iter().flat_map(|(_, all)| all).try_for_each(|one| upstream.check(one));
+        let config = &adoption.config;
+        let lists = self.engine_lists(config);
+        let mut all = lists.iter().flat_map(|list| list.engines.iter().map(move |one| (list, one)));
+        let unreachable = all.try_for_each(|(list, one)| list.handles.upstream.check(one));
         unreachable.map_err(|error| error.to_string())?;
         (self.target.apply)(config)?;
-        for (role, engines) in &engines {
-            fleet.want(Owner::Configuration, *role, engines);
+        for EngineList { handles, role, engines } in &lists {
+            handles.fleet.want(Owner::Configuration, *role, engines);
         }
         if let Some(threshold) = &self.source.threshold {
             threshold.set(config.log.level.filter().parse().unwrap_or(tracing::Level::INFO));
         }
+        drop(lists);
         self.running = Loaded { config: config.clone(), origins: new.origins, warnings: new.warnings };
         Ok(adoption)
     }
+
+    /// The engines that a configuration lists for the fleets that run.
+    fn engine_lists(&self, config: &Config) -> Vec<EngineList<'_>> {
+        let mut lists = Vec::new();
+        for (name, config) in config.served_fleets() {
+            let Some(fleet) = self.target.fleets.iter().find(|it| &*it.name == name) else { continue };
+            let handles = &fleet.handles;
+            for (role, engines) in [
+                (Role::Prefill, config.prefill_endpoints()),
+                (Role::Decode, config.decode_endpoints()),
+                (Role::Encode, config.encode_endpoints()),
+            ] {
+                lists.push(EngineList { handles, role, engines });
+            }
+        }
+        lists
+    }
+}
+
+/// The engines that a configuration lists for a role of a fleet.
+struct EngineList<'a> {
+    handles: &'a FleetHandles,
+    role: Role,
+    engines: Vec<Endpoint>,
 }
 
 /// Loads the configuration once more, unless a file has become something that can't be read again.

@@ -82,6 +82,13 @@ impl Identity {
         self.models_asked = false;
     }
 
+    /// It was told to load or unload an adapter: it is asked at once.
+    pub fn models_changed(&mut self) {
+        self.models_asked = false;
+        self.hurried = true;
+        self.unanswered = 0;
+    }
+
     /// True if it is to be asked when it started.
     pub fn start_wanted(&self) -> bool {
         !self.start_asked

@@ -241,6 +241,13 @@ impl Ledger {
         self.span.scope()
     }
 
+    /// It is for the fleet with these metrics.
+    pub fn is_of_fleet(&mut self, meters: &Arc<Meters>) {
+        if !Arc::ptr_eq(&self.meters, meters) {
+            self.meters = meters.clone();
+        }
+    }
+
     /// It asks for this model.
     pub fn asks(&mut self, model: Option<&str>) {
         traced::asks(&mut self.span, self.api, model);

@@ -85,6 +85,7 @@ impl Drop for Ledger {
             $level,
             id = %self.id,
             route = self.api.name(),
+            fleet = self.meters.label().name(),
             key_name = self.due.key_name(),
             status = self.end.status,
             reason = self.end.reason,

@@ -11,9 +11,13 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::fleet::health::{State as Breaker, StateCounts};
-use crate::fleet::{Fleet, Instance, InstanceId, Role};
+use crate::fleet::{Instance, InstanceId, Role};
+use crate::relay::Relay;
+use crate::relay::decision_log::DecisionRecord;
+use crate::server::fleets::{Fleets, ServedFleet};
 use crate::server::operator_access::ListenerScope;
 use crate::server::page::{decisions, guarded, served};
+use crate::server::readiness::state_of_several;
 use crate::server::{Gateway, instances, reply};
 
 /// The shape of the answer.
@@ -43,59 +47,120 @@ pub(super) fn unix_ms(at: SystemTime) -> u64 {
 
 /// All that is shown. `takes_requests`: clients' requests are taken where the page is.
 fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
-    let fleet = &gateway.relay.fleet;
-    let mut members: Vec<Arc<Instance>> =
-        Role::ALL.iter().flat_map(|role| fleet.members(*role).to_vec()).collect();
+    let fleets = gateway.fleets();
+    let several = fleets.single().is_none();
+    let mut members: Vec<FleetMember> = fleets.iter().flat_map(FleetMember::all).collect();
     let left_out = members.len().saturating_sub(MOST_ENGINES);
     members.truncate(MOST_ENGINES);
     served::look(gateway, &members);
-    let mut backlogs_ms: HashMap<InstanceId, f64> = HashMap::new();
-    for (id, seconds) in fleet.scheduler().backlogs() {
-        // Of an engine with ranks, the one that is free first.
-        let least = backlogs_ms.entry(id).or_insert(f64::INFINITY);
-        *least = least.min(seconds * 1e3);
+    let backlogs = backlogs(&fleets);
+    let engines = members.iter().map(|it| {
+        let mut shown =
+            engine(gateway, it, backlogs.get(&(it.fleet.name.clone(), it.instance.id())).copied());
+        if several {
+            shown["fleet"] = Value::from(&*it.fleet.name);
+        }
+        shown
+    });
+    let first = &fleets.first().relay;
+    let mut decisions: Vec<DecisionRecord> =
+        fleets.iter().flat_map(|fleet| fleet.relay.decision_log.last(MOST_DECISIONS)).collect();
+    if several {
+        decisions.sort_by_key(|record| std::cmp::Reverse(record.at));
+        decisions.truncate(MOST_DECISIONS);
     }
-    let engines = members.iter().map(|it| engine(gateway, it, backlogs_ms.get(&it.id()).copied()));
-    let beliefs = fleet.scheduler().beliefs();
-    json!({
+    let mut shown = json!({
         "format": FORMAT,
         "now_unix_ms": unix_ms(SystemTime::now()),
         "gateway": about(gateway, takes_requests),
         "requests": requests(gateway),
         "recent": recent(gateway),
-        "beliefs": {
-            "names": beliefs.named,
-            "history": beliefs.history,
-            "unfound": gateway.relay.unfound_names(),
-        },
-        "roles": roles(fleet),
+        "beliefs": beliefs(first),
+        "roles": roles(&fleets),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
-        "pools": pool(gateway).into_iter().collect::<Vec<_>>(),
-        "decisions": gateway.relay.decision_log.last(MOST_DECISIONS).iter().map(decisions::decision).collect::<Vec<_>>(),
+        "pools": fleets.iter().filter_map(|fleet| pool(&fleet.relay)).collect::<Vec<_>>(),
+        "decisions": decisions.iter().map(decisions::decision).collect::<Vec<_>>(),
+    });
+    if several {
+        shown["fleets"] = fleets.iter().map(|fleet| fleet_facts(fleet)).collect();
+    }
+    shown
+}
+
+/// Facts of one fleet of several.
+fn fleet_facts(fleet: &ServedFleet) -> Value {
+    let (ended, failed) = fleet.relay.meters.ended_in_fleet();
+    json!({
+        "name": *fleet.name,
+        "state": fleet.state().name(),
+        "not_ready": fleet.not_ready(),
+        "dialect": fleet.relay.speech.now().dialect.name(),
+        "model": fleet.access.now().model,
+        "waiting": fleet.relay.fleet.scheduler().waiting(),
+        "ended": ended,
+        "failed": failed,
+        "beliefs": beliefs(&fleet.relay),
     })
 }
 
+fn beliefs(relay: &Relay) -> Value {
+    let beliefs = relay.fleet.scheduler().beliefs();
+    json!({ "names": beliefs.named, "history": beliefs.history, "unfound": relay.unfound_names() })
+}
+
+/// Milliseconds until each prefiller is free, by the name of its fleet and its identity there.
+fn backlogs(fleets: &Fleets) -> HashMap<(Arc<str>, InstanceId), f64> {
+    let mut backlogs_ms = HashMap::new();
+    for fleet in fleets.iter() {
+        for (id, seconds) in fleet.relay.fleet.scheduler().backlogs() {
+            // Of an engine with ranks, the one that is free first.
+            let least: &mut f64 = backlogs_ms.entry((fleet.name.clone(), id)).or_insert(f64::INFINITY);
+            *least = least.min(seconds * 1e3);
+        }
+    }
+    backlogs_ms
+}
+
+/// An engine, and the fleet that it is a member of.
+#[derive(Clone, Debug)]
+pub(super) struct FleetMember {
+    pub(super) fleet: Arc<ServedFleet>,
+    pub(super) instance: Arc<Instance>,
+}
+
+impl FleetMember {
+    /// All members of a fleet, role by role.
+    fn all(fleet: &Arc<ServedFleet>) -> Vec<FleetMember> {
+        let members = Role::ALL.iter().flat_map(|role| fleet.relay.fleet.members(*role).to_vec());
+        members.map(|instance| FleetMember { fleet: fleet.clone(), instance }).collect()
+    }
+}
+
 fn about(gateway: &Gateway, takes_requests: bool) -> Value {
+    let fleets = gateway.fleets();
+    let first = fleets.first();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "uptime_ms": gateway.relay.fleet.now_ms(),
+        "uptime_ms": first.relay.fleet.now_ms(),
         "state": gateway.state().name(),
         "not_ready": gateway.not_ready(),
         "config": gateway.files.get().cloned().unwrap_or_default(),
-        "dialect": gateway.relay.speech.now().dialect.name(),
-        "model": gateway.edge.now().model,
+        "dialect": first.relay.speech.now().dialect.name(),
+        "model": first.access.now().model,
         "takes_requests": takes_requests,
         "clients_port": gateway.clients_port.get(),
     })
 }
 
 fn requests(gateway: &Gateway) -> Value {
-    let (ended, failed) = gateway.relay.meters.ended();
+    let fleets = gateway.fleets();
+    let waiting: usize = fleets.iter().map(|fleet| fleet.relay.fleet.scheduler().waiting()).sum();
+    let (ended, failed) = gateway.meters.ended();
     json!({
         "inflight": gateway.gate.inside(),
         "queued": gateway.gate.waiting(),
-        "waiting": gateway.relay.fleet.scheduler().waiting(),
+        "waiting": waiting,
         "ended": ended,
         "failed": failed,
     })
@@ -103,7 +168,8 @@ fn requests(gateway: &Gateway) -> Value {
 
 /// The load of the last minutes. Times are those of streams.
 fn recent(gateway: &Gateway) -> Value {
-    let recently = gateway.relay.meters.recently(Duration::from_millis(gateway.relay.fleet.now_ms()));
+    let uptime_ms = gateway.fleets().first().relay.fleet.now_ms();
+    let recently = gateway.meters.recently(Duration::from_millis(uptime_ms));
     let ms = |time: Option<Duration>| time.map(|it| it.as_secs_f64() * 1e3);
     let over_s = recently.over.as_secs_f64();
     json!({
@@ -116,9 +182,10 @@ fn recent(gateway: &Gateway) -> Value {
     })
 }
 
-fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Value {
+fn engine(gateway: &Gateway, member: &FleetMember, backlog_ms: Option<f64>) -> Value {
+    let instance = &*member.instance;
     let (load, hits) = (instance.load(), instance.hits().tokens());
-    let now_ms = gateway.relay.fleet.now_ms();
+    let now_ms = member.fleet.relay.fleet.now_ms();
     let (models, models_more) = gateway.served.by(instance.endpoint());
     let (beyond_requests, beyond_tokens) = instance.external_load();
     let last_error = instance.meter().last_failure();
@@ -147,11 +214,16 @@ fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Va
     })
 }
 
-/// States of the roles that have members.
-fn roles(fleet: &Fleet) -> Value {
-    let counts = Role::ALL.map(|role| (role, fleet.state_counts(role)));
-    let known = counts.into_iter().filter(|(_, counts)| *counts != StateCounts::default());
-    known.map(|(role, counts)| (role.name().to_owned(), json!(counts.role().name()))).collect()
+/// States of the roles that have members; of several fleets, `degraded` where they differ.
+fn roles(fleets: &Fleets) -> Value {
+    let state = |role| {
+        let counts = fleets.iter().map(|fleet| fleet.relay.fleet.state_counts(role));
+        let known = counts.filter(|counts| *counts != StateCounts::default());
+        let mut states = known.map(|counts| counts.role()).peekable();
+        states.peek().is_some().then(|| state_of_several(states))
+    };
+    let states = Role::ALL.iter().filter_map(|role| Some((role.name().to_owned(), state(*role)?)));
+    states.map(|(role, state)| (role, json!(state.name()))).collect()
 }
 
 /// State of its breaker in one word, the gravest first.
@@ -170,9 +242,9 @@ fn detail(instance: &Instance, now_ms: u64) -> &'static str {
     }
 }
 
-fn pool(gateway: &Gateway) -> Option<Value> {
-    let pool = gateway.relay.finder.as_ref()?.pool.as_ref()?;
-    let last = gateway.relay.meters.last_lookup().map(|it| {
+fn pool(relay: &Relay) -> Option<Value> {
+    let pool = relay.finder.as_ref()?.pool.as_ref()?;
+    let last = relay.meters.last_lookup().map(|it| {
         let (verdict, took) = it.what;
         json!({"verdict": verdict, "took_ms": took.as_secs_f64() * 1e3, "at_unix_ms": unix_ms(it.at)})
     });
@@ -183,7 +255,7 @@ fn pool(gateway: &Gateway) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
-    use crate::fleet::{Need, Outcome};
+    use crate::fleet::{Fleet, Need, Outcome};
     use crate::route::Policy;
 
     #[test]

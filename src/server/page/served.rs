@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
+use crate::server::fleets::ServedFleet;
+use crate::server::page::json::FleetMember;
 use crate::server::{Gateway, printable};
 use crate::tokenization::exchange::authorized;
 use crate::tokenization::facts::{self, ListReply};
@@ -41,11 +43,11 @@ impl Served {
     }
 
     /// Those whose turn it is to be asked, which is noted; who has left is forgotten.
-    fn due(&self, members: &[Arc<Instance>], now: Instant) -> Vec<Endpoint> {
+    fn due<'a>(&self, members: impl Iterator<Item = &'a Instance> + Clone, now: Instant) -> Vec<Endpoint> {
         let mut all = self.lock();
-        all.retain(|known, _| members.iter().any(|member| member.endpoint() == known));
+        all.retain(|known, _| members.clone().any(|member| member.endpoint() == known));
         let mut due = Vec::new();
-        for engine in members.iter().map(|member| member.endpoint()) {
+        for engine in members.map(Instance::endpoint) {
             match all.get_mut(engine) {
                 Some(known) if now.saturating_duration_since(known.asked) < AGAIN => continue,
                 Some(known) => known.asked = now,
@@ -73,16 +75,21 @@ impl Served {
 }
 
 /// Asks those of `members` whose turn it is, in the background.
-pub(super) fn look(gateway: &Arc<Gateway>, members: &[Arc<Instance>]) {
-    let due = gateway.served.due(members, Instant::now());
+pub(super) fn look(gateway: &Arc<Gateway>, members: &[FleetMember]) {
+    let due = gateway.served.due(members.iter().map(|member| &*member.instance), Instant::now());
     if due.is_empty() {
         return;
     }
+    let fleet = |engine: Endpoint| {
+        let member = members.iter().find(|member| *member.instance.endpoint() == engine)?;
+        Some((member.fleet.clone(), engine))
+    };
+    let due: Vec<_> = due.into_iter().filter_map(fleet).collect();
     let asking = gateway.clone();
     gateway.tasks.spawn(async move {
         let gateway = &asking;
-        let asked = stream::iter(due).for_each_concurrent(AT_ONCE, |engine| async move {
-            if let Some(names) = ask(gateway, &engine).await {
+        let asked = stream::iter(due).for_each_concurrent(AT_ONCE, |(fleet, engine)| async move {
+            if let Some(names) = ask(&fleet, &engine).await {
                 gateway.served.tell(&engine, names);
             }
         });
@@ -94,11 +101,11 @@ pub(super) fn look(gateway: &Arc<Gateway>, members: &[Arc<Instance>]) {
 }
 
 /// The names of an engine's models; None when it does not say.
-async fn ask(gateway: &Gateway, engine: &Endpoint) -> Option<Vec<String>> {
-    let edge = gateway.edge.now();
-    let call = gateway.control.get(engine.url("/v1/models"));
-    let call = authorized(call, edge.engine_authorization.as_ref());
-    match facts::model_names(call, edge.models_time).await {
+async fn ask(fleet: &ServedFleet, engine: &Endpoint) -> Option<Vec<String>> {
+    let access = fleet.access.now();
+    let call = fleet.control.get(engine.url("/v1/models"));
+    let call = authorized(call, access.authorization.as_ref());
+    match facts::model_names(call, access.models_time).await {
         Ok(ListReply::Names(names)) => Some(names),
         Ok(ListReply::Refused(_)) | Err(_) => None,
     }
@@ -121,8 +128,9 @@ mod tests {
     #[test]
     fn engines_are_asked_once_in_a_while_and_forgotten_when_they_leave() {
         let (served, start, at) = (Served::default(), Instant::now(), Endpoint::new("e", 1));
-        let due =
-            |ports: &[u16], after_s| served.due(&members(ports), start + Duration::from_secs(after_s)).len();
+        let due = |ports: &[u16], after_s| {
+            served.due(members(ports).iter().map(|it| &**it), start + Duration::from_secs(after_s)).len()
+        };
         assert_eq!((due(&[1, 2], 0), due(&[1, 2], 29)), (2, 0));
         served.tell(&at, vec!["m".into()]);
         assert_eq!(served.by(&at).0, ["m"]);
@@ -135,7 +143,7 @@ mod tests {
     #[test]
     fn long_lists_and_long_names_are_cut() {
         let (served, at) = (Served::default(), Endpoint::new("e", 1));
-        served.due(&members(&[1]), Instant::now());
+        served.due(members(&[1]).iter().map(|it| &**it), Instant::now());
         served.tell(&at, (0..10).map(|n| format!("{n}{}", "x".repeat(1 << 16))).collect());
         let (names, more) = served.by(&at);
         assert_eq!((names.len(), more), (4, 6));

@@ -135,7 +135,7 @@ fn failed(statuses: &[u16]) -> usize {
 
 /// The breakers of one role, in the order of its engines.
 fn breakers(memory: &Memory, role: Role) -> Vec<State> {
-    let fleet = &memory.app.gateway().relay.fleet;
+    let fleet = memory.app.gateway().fleets().first().relay.fleet.clone();
     fleet.members(role).iter().map(|it| it.health().state(fleet.now_ms())).collect()
 }
 

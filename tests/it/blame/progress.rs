@@ -133,7 +133,7 @@ async fn a_fleet_that_is_slow_as_a_whole_is_waited_for() {
 async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
     let memory = Memory::set(2, &working(), config()).await;
     assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead)));
-    let fleet = &memory.app.gateway().relay.fleet;
+    let fleet = memory.app.gateway().fleets().first().relay.fleet.clone();
     let silent = fleet.members(Role::Decode)[0].clone();
     let sent = Instant::now();
     let asked = join_all((0..4).map(|n| post(&memory, COMPLETIONS, stream(n))));

@@ -112,7 +112,7 @@ async fn play(spoken: Spoken, culprit: Culprit, rng: &mut Rng) {
     let at = rng.between(0, u64::from(ENGINES) - 1) as usize;
     let engines = if culprit.role() == Role::Prefill { &memory.prefillers } else { &memory.decoders };
     assert!(engines[at].inject(culprit.fault()));
-    let fleet = memory.app.gateway().relay.fleet.clone();
+    let fleet = memory.app.gateway().fleets().first().relay.fleet.clone();
     let states = |role| -> Vec<State> {
         fleet.members(role).iter().map(|it| it.health().state(fleet.now_ms())).collect()
     };
@@ -138,7 +138,7 @@ async fn play(spoken: Spoken, culprit: Culprit, rng: &mut Rng) {
         let pinned = if waits { 0 } else { ledger.pinned_handoffs + ledger.pinned_blocks };
         assert_eq!(pinned + ledger.running + ledger.waiting, 0, "{when}: {ledger:?}");
     }
-    assert!(!memory.app.gateway().relay.releases.pending(), "{when}");
+    assert!(!memory.app.gateway().fleets().first().relay.releases.pending(), "{when}");
 }
 
 #[test]

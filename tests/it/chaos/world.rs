@@ -208,12 +208,12 @@ fn assert_nothing_left(plan: &Plan, memory: &Memory) {
     }
     let gateway = memory.app.gateway();
     assert_eq!(gateway.gate.inside(), 0, "passes");
-    assert!(!gateway.relay.releases.pending(), "releases");
-    assert_eq!(gateway.relay.rendezvous.open_names(), 0, "meetings");
-    let scheduler = gateway.relay.fleet.scheduler();
+    assert!(!gateway.fleets().first().relay.releases.pending(), "releases");
+    assert_eq!(gateway.fleets().first().relay.rendezvous.open_names(), 0, "meetings");
+    let scheduler = gateway.fleets().first().relay.fleet.scheduler().clone();
     assert_eq!((scheduler.waiting(), scheduler.booked()), (0, 0), "the board");
     for role in [Role::Prefill, Role::Decode] {
-        for instance in gateway.relay.fleet.members(role).iter() {
+        for instance in gateway.fleets().first().relay.fleet.members(role).iter() {
             let load = instance.load();
             let held = (load.requests(), load.work_tokens(), load.held_tokens());
             assert_eq!(held, (0, 0, 0), "seats on {}", instance.endpoint());

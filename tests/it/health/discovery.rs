@@ -90,7 +90,7 @@ async fn engine_missing_from_the_file_leaves_at_the_second_look() {
     ] {
         text.into_iter().for_each(|text| std::fs::write(&file, text).unwrap());
         looker.look().await;
-        let members = &gateway.relay.fleet;
+        let members = gateway.fleets().first().relay.fleet.clone();
         let serving = [fleet::Role::Prefill, fleet::Role::Decode].map(|role| members.serving(role));
         assert_eq!(serving, [prefillers, 1], "{text:?}");
     }
@@ -122,7 +122,8 @@ async fn all_prefillers_may_be_others_at_once() {
     let all = futures_util::future::join_all((0..5).map(async |_| memory.post(CHAT, body.clone()).await.0));
     let gateway = memory.app.gateway();
     let change = async {
-        eventually("four wait", async || gateway.relay.fleet.scheduler().waiting() == 4).await;
+        eventually("four wait", async || gateway.fleets().first().relay.fleet.scheduler().waiting() == 4)
+            .await;
         std::fs::write(&file, format!("prefill {new}\n")).unwrap();
     };
     assert_eq!(tokio::join!(all, change).0, [200; 5]);

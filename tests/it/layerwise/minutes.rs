@@ -57,6 +57,6 @@ async fn client_that_leaves_at_any_second_strands_nothing() {
             let left = ledger.running + ledger.waiting + ledger.pinned_handoffs;
             assert_eq!(left, 0, "after {after_s} s: {ledger:#?}");
         }
-        assert_eq!(memory.app.gateway().relay.rendezvous.open_names(), 0);
+        assert_eq!(memory.app.gateway().fleets().first().relay.rendezvous.open_names(), 0);
     }
 }

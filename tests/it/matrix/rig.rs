@@ -149,7 +149,8 @@ impl Rig {
 
     /// Work that the gateway or an engine still has; `None` when all is over.
     fn open(&self, killed: &[SocketAddr], releases: ReleaseQueue) -> Option<String> {
-        let relay = &self.gateway.relay;
+        let fleets = self.gateway.fleets();
+        let relay = &fleets.first().relay;
         let scheduler = relay.fleet.scheduler();
         let pending = relay.releases.pending() && releases == ReleaseQueue::MustBeOver;
         let inside = (self.gateway.gate.inside(), pending, scheduler.waiting(), scheduler.booked());

@@ -1,0 +1,294 @@
+//! A fleet that runs: its relay, made from its configuration, and the loops that look at its
+//! engines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Version, header};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::loops::{detect_dialect, fleet_handles, start_engine_loops, start_prompt_loops};
+use super::{StartError, fleet, limits, load_engine_tls, ms, pool, settings};
+use crate::config::{Config, DialectName, Events, Tokens};
+use crate::control::kv_events;
+use crate::control::parity::ParityHandles;
+use crate::control::reload::NamedHandles;
+use crate::fleet::LiveProtocol;
+use crate::naming_config::{self, LocalPrompter};
+use crate::obs::Meters;
+use crate::obs::events::HeldMeter;
+use crate::pool::Verdict;
+use crate::relay::Relay;
+use crate::relay::affinity::Affinity;
+use crate::relay::budget::Retries;
+use crate::relay::decision_log::DecisionLog;
+use crate::relay::forced_tool_calls::Forced;
+use crate::relay::lookup::{self, HitSource};
+use crate::relay::media::MediaLengths;
+use crate::relay::name_check::NameCheck;
+use crate::relay::pool_wait::{StoreWaitPolicy, Stored};
+use crate::relay::release::ReleaseQueue;
+use crate::relay::rendezvous::Rendezvous;
+use crate::relay::request_ids::Names;
+use crate::relay::response_owners::Kept;
+use crate::relay::resume::Room;
+use crate::relay::reusable_kv::Offers;
+use crate::server::fleets::{EngineAccess, ServedFleet};
+use crate::server::{Via, Waiting};
+use crate::tls::{ClientError, EngineTls};
+use crate::tokenization::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
+use crate::upstream::{self, Connector, Dial, Upstream};
+use crate::util::rng;
+use crate::util::swap::Live;
+
+/// The longest that an engine may take over a control call: resetting a cache, listing models.
+const CONTROL_TIME: Duration = Duration::from_secs(30);
+
+/// Time that a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
+const RELEASE_GRACE: Duration = Duration::from_secs(5);
+
+/// Time between looks at whether all hand-offs are released.
+const RELEASE_LOOK: Duration = Duration::from_millis(20);
+
+/// Parts that fleets have in common.
+pub(super) struct SharedParts<'a> {
+    /// Metrics of the gateway.
+    pub(super) meters: &'a Arc<Meters>,
+    /// Name by which requests to engines are known again.
+    pub(super) via: &'a Via,
+    /// Room for the token ids of streams that could be continued.
+    pub(super) room: Arc<Room>,
+    /// In place of sockets, for tests in virtual time.
+    pub(super) dial: Option<Arc<dyn Dial>>,
+    /// True if fleets have names, which their metrics tell.
+    pub(super) several: bool,
+}
+
+/// A fleet with its loops. They end when it is dropped.
+#[derive(Debug)]
+pub(super) struct RunningFleet {
+    pub(super) served: Arc<ServedFleet>,
+    loops: JoinSet<()>,
+    releasing: JoinSet<()>,
+    /// `timeout.models_ms`, for loops that ask engines.
+    control_time: Arc<Live<Duration>>,
+}
+
+/// The parts of a running fleet that another configuration changes.
+pub(super) struct LiveFleet {
+    pub(super) served: Arc<ServedFleet>,
+    control_time: Arc<Live<Duration>>,
+}
+
+impl LiveFleet {
+    /// Takes over the settings that are read anew for each request.
+    pub(super) fn apply(&self, config: &Config, access: EngineAccess) {
+        self.served.access.set(access);
+        self.served.relay.settings.set(settings::settings(config));
+        self.control_time.set(ms(config.timeout.models_ms));
+    }
+
+    /// Parts by which its engines come and leave.
+    pub(super) fn handles(&self) -> NamedHandles {
+        NamedHandles { name: self.served.name.clone(), handles: fleet_handles(&self.served) }
+    }
+}
+
+impl RunningFleet {
+    /// Builds a fleet, and starts the loops that compare prompts with its engines.
+    pub(super) async fn build(
+        name: &str,
+        config: &Config,
+        shared: &SharedParts<'_>,
+    ) -> Result<RunningFleet, StartError> {
+        let name: Arc<str> = name.into();
+        let meters = match shared.several {
+            true => Arc::new(shared.meters.of_fleet(&name)),
+            false => shared.meters.clone(),
+        };
+        start_series(config, &meters);
+        let fleet = Arc::new(fleet::fleet(config, meters.label()).await);
+        let engine_tls = load_engine_tls(config)?;
+        let (control, access) = (control(config, &engine_tls, shared.via)?, settings::engine_access(config)?);
+        let asker = asker_with(&control, &access);
+        let prompts = prompts(config, &asker)?;
+        let finder = finder(config, prompts.as_ref(), &control, &meters)?;
+        let told = finder.as_ref().and_then(|finder| finder.events.clone());
+        let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.pending_decodes());
+        let (name_check, stored) = NameCheck::new();
+        told.iter().for_each(|told| fleet.scheduler().set_cache_reports(told.clone()));
+        let connect_time = ms(config.timeout.connect_ms);
+        let relay = Arc::new(Relay {
+            fleet: fleet.clone(),
+            upstream: Upstream::new(Connector::new(connect_time, engine_tls, shared.dial.clone())),
+            speech: Arc::new(LiveProtocol::new(settings::protocol(config))),
+            settings: Live::new(settings::settings(config)),
+            role_limits: limits::role_limits(&config.limit),
+            meters: meters.clone(),
+            releases,
+            prompts: prompts.clone(),
+            finder,
+            name_check,
+            affinity: Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms)),
+            media: MediaLengths::default(),
+            decision_log: DecisionLog::default(),
+            budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
+            room: shared.room.clone(),
+            offers: Offers::new(meters.clone()),
+            rendezvous: Rendezvous::default(),
+            names: Names::default(),
+            kept: Kept::default(),
+            forced: Forced::default(),
+            probe: settings::probe_settings(config),
+        });
+        let mut loops = JoinSet::from_iter([relay.clone().check_names(stored)]);
+        let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
+        if let Some(prompts) = prompts {
+            let (time, needs_names) = (control_time.clone(), relay.finder.is_some());
+            let handles = ParityHandles { fleet, prompts, asker, time, meters, needs_names };
+            start_prompt_loops(config, handles, told.as_deref(), &mut loops).await?;
+        }
+        let releasing = JoinSet::from_iter([relay.clone().release_orphans(orphans)]);
+        let (access, waiting) = (Live::new(access), Waiting::default());
+        let served = Arc::new(ServedFleet { name, relay, control, access, waiting });
+        Ok(RunningFleet { served, loops, releasing, control_time })
+    }
+
+    /// Starts the loops that look for engines and at them, and detects their dialect.
+    pub(super) async fn start_engine_loops(&mut self, config: &Config) {
+        start_engine_loops(config, &self.served, &self.control_time, &mut self.loops).await;
+        detect_dialect(config, &self.served, &mut self.loops).await;
+    }
+
+    /// The parts that another configuration changes.
+    pub(super) fn live(&self) -> LiveFleet {
+        LiveFleet { served: self.served.clone(), control_time: self.control_time.clone() }
+    }
+
+    /// Ends its loops, once hand-offs that still can be are released.
+    pub(super) async fn stop(self) {
+        let RunningFleet { served, loops, mut releasing, .. } = self;
+        drop(loops);
+        // The releasing task holds the relay, and the relay holds the sender of its queue: it never
+        // ends by itself.
+        let _ = tokio::time::timeout(RELEASE_GRACE, async {
+            while served.relay.releases.pending() && served.relay.may_release() {
+                tokio::time::sleep(RELEASE_LOOK).await;
+            }
+        })
+        .await;
+        releasing.shutdown().await;
+    }
+}
+
+/// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what
+/// leaves it, and the legs ignore it too.
+fn control(config: &Config, tls: &EngineTls, via: &Via) -> Result<reqwest::Client, ClientError> {
+    let via = (header::VIA, via.line(Version::HTTP_11).clone());
+    let client = tls
+        .http()
+        .default_headers(HeaderMap::from_iter([via]))
+        .pool_idle_timeout(upstream::POOL_IDLE)
+        .connect_timeout(ms(config.timeout.connect_ms))
+        .timeout(CONTROL_TIME)
+        .build()?;
+    Ok(client)
+}
+
+/// The client for questions to a fleet's engines, with its limits.
+pub(super) fn asker(served: &ServedFleet) -> Asker {
+    asker_with(&served.control, &served.access.now())
+}
+
+fn asker_with(control: &reqwest::Client, access: &EngineAccess) -> Asker {
+    Asker {
+        client: control.clone(),
+        authorization: access.authorization.clone(),
+        time: exchange::ASK_TIME,
+        answer_bytes: exchange::ANSWER_BYTES,
+    }
+}
+
+/// The reader of prompts; `None` with `prompt.tokens = "off"`.
+fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
+    naming_config::refuse_early(config)?;
+    let engine = || {
+        let limits = EngineLimits {
+            budget: ms(config.prompt.budget_ms),
+            in_flight: config.limit.tokenize_inflight,
+            cache_tokens: config.limit.prompt_cache_tokens,
+            ..EngineLimits::default()
+        };
+        EngineTokenizer::new(asker.clone(), limits, rng::random())
+    };
+    let source = match config.tokens() {
+        Tokens::Off => return Ok(None),
+        Tokens::Engine => Source::Engine(engine()),
+        Tokens::Local => {
+            let LocalPrompter { prompter, without, .. } = naming_config::prompter(config, rng::random())?;
+            if let Some(why) = without {
+                tracing::warn!("chats are routed by load: {why}");
+            }
+            Source::Local(Arc::new(prompter))
+        }
+        Tokens::Auto => match naming_config::prompter(config, rng::random()) {
+            Ok(LocalPrompter { prompter, without, form }) => {
+                tracing::info!(tokenizer = form.name(), "prompts are tokenised here once that is proven");
+                if let Some(why) = without {
+                    tracing::warn!("chats are tokenised by engines, a round trip each: {why}");
+                }
+                Source::Either { local: Arc::new(prompter), engine: engine() }
+            }
+            Err(why) => {
+                tracing::warn!("prompts are tokenised by engines, a round trip each: {why}");
+                Source::Engine(engine())
+            }
+        },
+    };
+    let prompts = Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts());
+    Ok(Some(Arc::new(prompts)))
+}
+
+/// An empty index of KV events, and its metrics; `None` if `events.listen` is off.
+fn event_view(events: &Events, meters: &Meters) -> Option<Arc<lookup::KvEventView>> {
+    let meter = || meters.label().with(HeldMeter::new);
+    let view = || lookup::KvEventView { index: kv_events::index(events), meter: meter() };
+    events.listen.then(|| Arc::new(view()))
+}
+
+/// Begins the series of the parts that this configuration switches on.
+fn start_series(config: &Config, meters: &Meters) {
+    if config.dialect.name == DialectName::Layerwise {
+        meters.callbacks_start();
+    }
+    if config.tokens() != Tokens::Off {
+        meters.prompts_start();
+    }
+}
+
+/// The lookup of prompts' blocks in pool and KV events; `None` when neither is configured, or
+/// prompts are not read.
+fn finder(
+    config: &Config,
+    prompts: Option<&Arc<Prompts>>,
+    control: &reqwest::Client,
+    meters: &Arc<Meters>,
+) -> Result<Option<lookup::Finder>, StartError> {
+    let (pool, events) = (pool::gate(config, control)?, event_view(&config.events, meters));
+    let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
+    meters.source_trusted("names", true);
+    if let Some(gate) = &pool {
+        meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
+        meters.pool_waits_start(&Stored::ALL.map(Stored::name));
+        meters.names_unfound(HitSource::Pool.name(), false);
+    }
+    if events.is_some() {
+        meters.names_unfound(HitSource::Events.name(), false);
+    }
+    let listing = pool::listing(config, control);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
+    let store_wait = StoreWaitPolicy::default();
+    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, listing, store_wait }))
+}

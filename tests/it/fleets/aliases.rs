@@ -1,0 +1,73 @@
+//! Aliases: engines get the model's own name, and answers have the client's.
+
+use serde_json::{Value, json};
+
+use super::{CHAT, DIALECTS, Fleets, Settings, chat};
+
+/// Every value of a member `model` in a JSON text or in the events of a stream.
+fn models(text: &str) -> Vec<String> {
+    let datas = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));
+    let values = datas.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+    let mut found = Vec::new();
+    values.for_each(|value| collect(&value, &mut found));
+    found
+}
+
+fn collect(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members {
+                match value.as_str().filter(|_| key == "model") {
+                    Some(model) => found.push(model.to_owned()),
+                    None => collect(value, found),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
+        _ => {}
+    }
+}
+
+fn bodies() -> Vec<(&'static str, Value)> {
+    vec![
+        (CHAT, chat("gpt-4o")),
+        ("/v1/completions", json!({"model": "gpt-4o", "prompt": "a b c", "max_tokens": 4})),
+        ("/v1/completions", json!({"model": "gpt-4o", "prompt": ["a b", "c d"], "max_tokens": 4})),
+        ("/v1/responses", json!({"model": "gpt-4o", "input": "hello", "max_output_tokens": 4})),
+        (
+            "/v1/messages",
+            json!({"model": "gpt-4o", "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}),
+        ),
+    ]
+}
+
+async fn check(fleets: &Fleets) {
+    for (path, mut body) in bodies() {
+        for stream in [false, true] {
+            body["stream"] = json!(stream);
+            let answer = fleets.post(path, &body).await;
+            assert_eq!((answer.status, answer.complete), (200, true), "{path} {stream}: {}", answer.text());
+            let models = models(&answer.text());
+            assert!(!models.is_empty(), "{path} {stream}: {}", answer.text());
+            assert!(models.iter().all(|model| model == "gpt-4o"), "{path} {stream}: {models:?}");
+        }
+    }
+    let asked = fleets.sides[0].prefiller.seen();
+    let own = asked.iter().filter(|seen| seen.path == CHAT).map(|seen| String::from_utf8_lossy(&seen.body));
+    let own: Vec<_> = own.collect();
+    assert!(own.iter().all(|body| body.contains("\"model-0\"") && !body.contains("gpt-4o")), "{own:?}");
+    let text = json!({"model": "gpt-4o", "prompt": "a"});
+    assert_eq!(fleets.post("/tokenize", &text).await.status, 200);
+    assert_eq!(fleets.chat("model-0").await.json()["model"], "model-0", "its own name stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alias_reaches_engines_as_the_model_and_clients_as_itself() {
+    let aliases = ["aliases = [\"gpt-4o=model-0\"]"];
+    for count in [1, 2] {
+        let settings = Settings { fleet: &aliases, ..Settings::default() };
+        let fleets = Fleets::set(&DIALECTS[..count], settings).await;
+        check(&fleets).await;
+        fleets.end().await;
+    }
+}

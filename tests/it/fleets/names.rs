@@ -1,0 +1,83 @@
+//! Names of models: which fleet they lead to, who may use them, and how they are listed.
+
+use pd_proxy::auth::Digest;
+use serde_json::{Value, json};
+
+use super::{CHAT, DIALECTS, Fleets, Settings, chat};
+use crate::common::client::post_with;
+use crate::common::time::eventually;
+
+fn ids(list: &Value) -> Vec<(&str, &str)> {
+    let entries = list["data"].as_array().unwrap().iter();
+    entries.map(|it| (it["id"].as_str().unwrap(), it["pd_proxy_fleet"].as_str().unwrap_or(""))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_model_is_refused_with_the_nearest_one() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    for (path, body) in [
+        (CHAT, chat("model-1x")),
+        ("/v1/completions", json!({"model": "Model-1", "prompt": "a"})),
+        ("/tokenize", json!({"model": "modl-1", "prompt": "a"})),
+    ] {
+        let refusal = fleets.post(path, &body).await;
+        assert_eq!(refusal.status, 404, "{path}: {}", refusal.text());
+        assert!(refusal.text().contains("Did you mean `model-1`?"), "{path}: {}", refusal.text());
+        assert!(refusal.text().contains("model_not_found"), "{path}: {}", refusal.text());
+    }
+    let far = fleets.chat("something-else").await;
+    assert_eq!((far.status, far.text().contains("Did you mean")), (404, false), "{}", far.text());
+    let missing = fleets.post("/v1/completions", &json!({"prompt": "a"})).await;
+    assert_eq!(
+        (missing.status, missing.text().contains("GET /v1/models")),
+        (400, true),
+        "{}",
+        missing.text()
+    );
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_of_all_fleets_are_one_list_that_says_whose_they_are() {
+    let settings = Settings { fleet: &["aliases = [\"small=model-0\"]"], ..Settings::default() };
+    let fleets = Fleets::set(&DIALECTS[..3], settings).await;
+    let list = fleets.get("/v1/models").await.json();
+    let expected = [("model-0", "f0"), ("small", "f0"), ("model-1", "f1"), ("model-2", "f2")];
+    assert_eq!(ids(&list), expected);
+    let one = fleets.get("/v1/models/model-2").await.json();
+    assert_eq!((&one["id"], &one["pd_proxy_fleet"]), (&json!("model-2"), &json!("f2")));
+    assert_eq!(fleets.get("/v1/models/small").await.json()["parent"], "model-0");
+    assert_eq!(fleets.get("/v1/models/model-9").await.status, 404);
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_sees_and_reaches_its_own_models_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys.toml");
+    let entry = |name: &str, grants: &str| {
+        let digest = Digest::of(format!("sk-{name}").as_bytes());
+        format!("[[key]]\nname = \"{name}\"\nsha256 = \"{digest}\"\n{grants}\n")
+    };
+    std::fs::write(&keys, entry("all", "") + &entry("one", "models = [\"model-1\"]")).unwrap();
+    let top = format!("[auth]\nkeys_file = {:?}\n", keys.to_str().unwrap());
+    let fleets = Fleets::start(&DIALECTS[..2], Settings { top: &top, ..Settings::default() }).await;
+    let ask = async |key: &str, model: &str| {
+        let bearer = format!("Bearer sk-{key}");
+        let body = chat(model).to_string();
+        fleets.send(&post_with(CHAT, &[("Authorization", &bearer)], body.as_bytes())).await
+    };
+    eventually("both are known", async || {
+        ask("all", "model-0").await.status == 200 && ask("all", "model-1").await.status == 200
+    })
+    .await;
+    assert_eq!(ask("one", "model-1").await.status, 200);
+    let refused = ask("one", "model-0").await;
+    assert_eq!((refused.status, refused.text().contains("Did you mean")), (404, false), "{}", refused.text());
+    let list = b"GET /v1/models HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer sk-one\r\n\r\n";
+    assert_eq!(ids(&fleets.send(list).await.json()), [("model-1", "f1")]);
+    // The nearest name is one that the key may use.
+    let near = ask("all", "model-2").await;
+    assert!(near.text().contains("Did you mean `model-"), "{}", near.text());
+    fleets.end().await;
+}

@@ -1,0 +1,98 @@
+//! Routes of operators: they tell fleets apart, and change one of them.
+
+use pd_proxy::sim::{Engine, EngineSpec, Role};
+use serde_json::json;
+
+use super::{DIALECTS, Fleets, Settings};
+use crate::common::place;
+use crate::common::stage::fast;
+use crate::common::time::eventually;
+use crate::surface::samples;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engine_joins_the_fleet_that_is_named() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let spec = EngineSpec { role: Role::Decode, model: "model-1".into(), ..fast() };
+    let engine = Engine::start(spec, place::own_host()).await.unwrap();
+    let change = |fleet: Option<&str>| {
+        let mut change = json!({"type": "decode", "instances": [engine.addr().to_string()]});
+        fleet.into_iter().for_each(|fleet| change["fleet"] = json!(fleet));
+        change
+    };
+    for wrong in [None, Some("f9")] {
+        let refusal = fleets.post("/instances/add", &change(wrong)).await;
+        assert_eq!(refusal.status, 400, "{}", refusal.text());
+        assert!(refusal.text().contains("f0, f1"), "{}", refusal.text());
+    }
+    let added = fleets.post("/instances/add", &change(Some("f1"))).await;
+    assert_eq!(added.status, 200, "{}", added.text());
+    let taken = fleets.post("/instances/add", &change(Some("f0"))).await;
+    assert_eq!((taken.status, taken.text().contains("the fleet f1")), (400, true), "{}", taken.text());
+    let listed = fleets.get("/instances").await.json();
+    let own = listed["instances"].as_array().unwrap().iter();
+    let own = own.filter(|it| it["instance"] == engine.addr().to_string()).map(|it| it["fleet"].clone());
+    assert_eq!(own.collect::<Vec<_>>(), ["f1"]);
+    let removed = fleets.post("/instances/remove", &change(Some("f1"))).await;
+    assert_eq!(removed.status, 200, "{}", removed.text());
+    engine.stop().await;
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_reach_one_fleet_or_all() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let reset = |side: usize| {
+        let side = &fleets.sides[side];
+        let seen = [side.prefiller.seen(), side.decoder.seen()].concat();
+        seen.iter().filter(|seen| seen.path == "/reset_prefix_cache").count()
+    };
+    assert_eq!(fleets.post("/reset_prefix_cache?fleet=f1", &json!({})).await.status, 200);
+    assert_eq!((reset(0), reset(1)), (0, 2));
+    assert_eq!(fleets.post("/reset_prefix_cache", &json!({})).await.status, 200);
+    assert_eq!((reset(0), reset(1)), (2, 4));
+    let adapter = json!({"lora_name": "a", "lora_path": "/a"});
+    let refusal = fleets.post("/v1/load_lora_adapter", &adapter).await;
+    assert_eq!((refusal.status, refusal.text().contains("f0, f1")), (400, true), "{}", refusal.text());
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_and_status_tell_fleets_apart() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    for side in &fleets.sides {
+        assert_eq!(fleets.chat(&side.model).await.status, 200);
+    }
+    assert_eq!(fleets.chat("unheard-of").await.status, 404);
+    eventually("all are counted", async || {
+        let metrics = samples(&fleets.get("/metrics").await.text());
+        let count = |labels: &str| metrics.get(&format!("pd_proxy_requests_total{{{labels}}}")).copied();
+        let ok = |fleet| {
+            count(&format!("route=\"chat\",code=\"200\",reason=\"ok\",fleet=\"{fleet}\""))
+                .is_some_and(|n| n >= 1.0)
+        };
+        ok("f0") && ok("f1") && count("route=\"chat\",code=\"404\",reason=\"model_not_found\"").is_some()
+    })
+    .await;
+    let status = fleets.get("/status.json").await.json();
+    let of_engines = status["engines"].as_array().unwrap().iter().map(|it| it["fleet"].as_str().unwrap());
+    assert_eq!(of_engines.collect::<Vec<_>>(), ["f0", "f0", "f1", "f1"]);
+    let names = status["fleets"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["f0", "f1"]);
+    let ready = fleets.get("/readyz").await.json();
+    assert_eq!((&ready["fleets"]["f0"]["ready"], &ready["ready"]), (&json!(true), &json!(true)), "{ready}");
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reload_changes_one_fleet_and_leaves_the_others() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let text = std::fs::read_to_string(&fleets.file).unwrap();
+    assert_eq!(fleets.chat("quick").await.status, 404);
+    let changed = text.replace("[fleets.f1.fleet]\n", "[fleets.f1.fleet]\naliases = [\"quick=model-1\"]\n");
+    let beside = fleets.file.with_extension("new");
+    std::fs::write(&beside, changed).unwrap();
+    std::fs::rename(&beside, &fleets.file).unwrap();
+    eventually("the alias counts", async || fleets.chat("quick").await.status == 200).await;
+    assert_eq!(fleets.chat("model-0").await.status, 200);
+    fleets.end().await;
+}
