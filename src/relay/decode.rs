@@ -145,6 +145,7 @@ impl Relay {
         let random = rng::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
         let mut avoided = prefiller.map(|it| self.fleet.avoided_consumers(it)).unwrap_or_default();
+        avoided.extend(self.fleet.lacking_model(Role::Decode, ask.shape.model.as_deref()));
         if !avoided.is_empty() {
             avoided.extend_from_slice(tried);
         }

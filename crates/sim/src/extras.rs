@@ -91,7 +91,7 @@ fn bootstrap(hub: &Hub) -> Value {
 fn models(hub: &Hub) -> Value {
     let (model, created) = (&hub.spec.model, unix_s());
     let root = hub.spec.root.clone().unwrap_or_else(|| format!("/models/{model}"));
-    json!({"object": "list", "data": [{
+    let mut list = json!({"object": "list", "data": [{
         "id": model, "object": "model", "created": created, "owned_by": "vllm", "root": root,
         "parent": null, "max_model_len": hub.spec.max_model_len, "permission": [{
             "id": format!("modelperm-{}", short_id()), "object": "model_permission", "created": created,
@@ -99,7 +99,17 @@ fn models(hub: &Hub) -> Value {
             "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false, "organization": "*",
             "group": null, "is_blocking": false,
         }],
-    }]})
+    }]});
+    let adapters = hub.spec.adapters.iter().map(|name| {
+        json!({
+            "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": format!("/adapters/{name}"),
+            "parent": model, "max_model_len": null, "permission": [],
+        })
+    });
+    if let Some(entries) = list["data"].as_array_mut() {
+        entries.extend(adapters);
+    }
+    list
 }
 
 fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, ApiFailure> {

@@ -70,6 +70,9 @@ pub struct EngineSpec {
     pub role: Role,
     /// Served model name, reported in every body.
     pub model: String,
+    /// LoRA adapters that it has loaded, by name: `GET /v1/models` lists them after the model, and
+    /// requests may name them.
+    pub adapters: Vec<String>,
     /// Tokens per KV block.
     pub block_tokens: usize,
     /// KV blocks of the engine; prompts wait while none are free.
@@ -156,6 +159,7 @@ impl Default for EngineSpec {
         EngineSpec {
             role: Role::Both,
             model: "sim".to_owned(),
+            adapters: Vec::new(),
             block_tokens: 16,
             kv_blocks: 4096,
             prefill_tokens_per_s: f64::INFINITY,
@@ -192,6 +196,12 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
+    /// True if requests may ask for this model: its own, or an adapter.
+    #[must_use]
+    pub fn serves(&self, model: &str) -> bool {
+        model == self.model || self.adapters.iter().any(|adapter| adapter == model)
+    }
+
     /// Tokens the longest accepted prompt may have.
     #[must_use]
     pub fn context_tokens(&self) -> usize {

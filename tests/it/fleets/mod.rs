@@ -1,5 +1,6 @@
 //! Several fleets behind one gateway, each with a dialect and models of its own.
 
+mod adapters;
 mod aliases;
 mod faults;
 mod names;
