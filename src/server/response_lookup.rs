@@ -78,8 +78,8 @@ impl ResponseSearch<'_> {
         let models_time = fleet.access.now().models_time;
         let place = timeout(models_time, PLACES.acquire()).await;
         let _place = place.map_err(|_| Error::new(Kind::Overloaded, "too many responses are looked for"))?;
-        // Collected first: the closure that makes them is of one lifetime, which a handler's futures
-        // are not to be.
+        // Collected first: the closure that makes them is of one lifetime, which a handler's
+        // futures are not to be.
         let asked: Vec<_> = decoders
             .iter()
             .map(|decoder| async move { (decoder.id(), ask_decoder(fleet, decoder, id, self.client).await) })

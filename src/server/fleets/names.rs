@@ -20,8 +20,8 @@ pub(super) struct Named {
     pub(super) alias: Option<ModelAlias>,
 }
 
-/// All names. Those that the configuration gives go before those that engines list; of two fleets
-/// that list one, the first has it.
+/// Names of models. Those that the configuration gives go before those that engines list; of two
+/// fleets that list one, the first has it.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
     names: HashMap<Box<str>, Named>,
