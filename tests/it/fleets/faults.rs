@@ -36,7 +36,7 @@ async fn faults_of_one_fleet_cost_the_others_no_request() {
             let fails = answer.status >= 500 || answer.text().contains("error");
             assert!(fails || matches!(kind, FaultKind::CloseWithoutDone), "{kind:?}: {}", answer.text());
         }
-        engines.map(|engine| engine.clear_faults());
+        engines.iter().for_each(|engine| engine.clear_faults());
     }
     // Both engines of one fleet leave for good.
     for engine in [&broken.prefiller, &broken.decoder] {

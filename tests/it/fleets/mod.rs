@@ -176,7 +176,8 @@ async fn serve(file: &std::path::Path) -> (SocketAddr, CancellationToken, JoinHa
 async fn requests_go_to_the_fleet_of_their_model_whatever_its_dialect() {
     let fleets = Fleets::set(&DIALECTS, Settings::default()).await;
     for side in &fleets.sides {
-        [&side.prefiller, &side.decoder].map(Engine::clear_seen);
+        side.prefiller.clear_seen();
+        side.decoder.clear_seen();
     }
     for round in 0..4 {
         for (at, side) in fleets.sides.iter().enumerate() {
