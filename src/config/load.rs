@@ -4,7 +4,7 @@
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::schema::{Schema, secrets};
 use super::table::MASK;
-use super::{Config, NamedFleet, duration, fleets, model_facts, source, warnings};
+use super::{Config, NamedFleet, duration, model_facts, named_fleets, source, warnings};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ impl Loaded {
             },
         };
         if self.config.fleets.is_empty() {
-            return vec![LoadedFleet { name: fleets::DEFAULT_NAME.to_owned(), loaded: self.clone() }];
+            return vec![LoadedFleet { name: named_fleets::DEFAULT_NAME.to_owned(), loaded: self.clone() }];
         }
         self.config.fleets.iter().map(alone).collect()
     }
@@ -191,7 +191,7 @@ impl Config {
 impl Merge {
     /// Makes the tree of a fleet, unless it has one or can have none.
     fn begin_fleet(&mut self, name: &str, origin: &Origin) {
-        match fleets::name_fault(name) {
+        match named_fleets::name_fault(name) {
             None => drop(self.fleets.entry(name.to_owned()).or_default()),
             Some(problem) if self.refused_fleets.insert(name.to_owned()) => {
                 self.errors.push(ConfigError { origin: origin.clone(), problem });
@@ -203,13 +203,14 @@ impl Merge {
     /// Puts one entry in its place, or says why it has none.
     fn put(&mut self, entry: Entry) {
         let Entry { key, given, origin } = entry;
-        let in_fleet = fleets::split_key(&key).map(|(fleet, inner)| (fleet.to_owned(), inner.to_owned()));
+        let in_fleet =
+            named_fleets::split_key(&key).map(|(fleet, inner)| (fleet.to_owned(), inner.to_owned()));
         if let Some((fleet, inner)) = &in_fleet {
             self.begin_fleet(fleet, &origin);
             if self.refused_fleets.contains(fleet) {
                 return;
             }
-            if let Some(problem) = fleets::shared_fault(&key, inner) {
+            if let Some(problem) = named_fleets::shared_fault(&key, inner) {
                 return self.errors.push(ConfigError { origin, problem });
             }
         }
@@ -267,7 +268,7 @@ impl Merge {
         let mut named = Vec::new();
         for (name, own) in fleets {
             let mut origins = origins.of_fleet(&name);
-            match settled(fleets::merged(&table, &own), &mut origins, true, &mut conflicts) {
+            match settled(named_fleets::merged(&table, &own), &mut origins, true, &mut conflicts) {
                 Ok(config) => named.push(NamedFleet { name, config, origins }),
                 Err(error) => errors.push(error),
             }
@@ -370,11 +371,11 @@ impl Origins {
     fn of_fleet(&self, name: &str) -> Origins {
         let mut keys = self.keys.clone();
         for (key, origin) in &self.keys {
-            if let Some((_, inner)) = fleets::split_key(key).filter(|(fleet, _)| *fleet == name) {
+            if let Some((_, inner)) = named_fleets::split_key(key).filter(|(fleet, _)| *fleet == name) {
                 keys.insert(inner.to_owned(), origin.clone());
             }
         }
-        keys.retain(|key, _| fleets::split_key(key).is_none());
+        keys.retain(|key, _| named_fleets::split_key(key).is_none());
         Origins { keys, files: self.files.clone() }
     }
 

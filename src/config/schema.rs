@@ -1,7 +1,7 @@
 //! The known keys, read off the tables, and the nearest of them to a name that is none.
 
 use super::Config;
-use super::fleets;
+use super::named_fleets;
 use super::table::{Kind, Rule};
 
 /// A name that differs by more than this many letters, or by a third of its own, is not offered as
@@ -31,23 +31,23 @@ impl Schema {
 
     /// The kind of a key, at the top level or in a fleet; `None` when there is no such key.
     pub(crate) fn kind(&self, key: &str) -> Option<Kind> {
-        let key = fleets::split_key(key).map_or(key, |(_, inner)| inner);
+        let key = named_fleets::split_key(key).map_or(key, |(_, inner)| inner);
         self.keys.iter().find(|(known, _)| *known == key).map(|(_, kind)| *kind)
     }
 
     /// True if a section has this name, at the top level or in a fleet, or if it is a fleet.
     pub(crate) fn is_section(&self, name: &str) -> bool {
-        if fleets::is_fleet(name) {
+        if named_fleets::is_fleet(name) {
             return true;
         }
-        let name = fleets::split_key(name).map_or(name, |(_, inner)| inner);
+        let name = named_fleets::split_key(name).map_or(name, |(_, inner)| inner);
         self.keys.iter().any(|(key, _)| key.rsplit_once('.').is_some_and(|(section, _)| section == name))
     }
 
     /// The known key that an unknown one most likely means: the same name in another section, else
     /// the least edit.
     pub(crate) fn nearest(&self, unknown: &str) -> Option<&'static str> {
-        let unknown = fleets::split_key(unknown).map_or(unknown, |(_, inner)| inner);
+        let unknown = named_fleets::split_key(unknown).map_or(unknown, |(_, inner)| inner);
         let name = |key: &str| key.rsplit('.').next().map(str::to_owned);
         let namesake = self.keys.iter().find(|(key, _)| name(key) == name(unknown));
         let nearest = || {

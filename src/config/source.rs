@@ -2,8 +2,8 @@
 //! problems, never a tree.
 
 use super::error::{ConfigError, Problem};
-use super::fleets;
 use super::load::{CollectedEntries, Entry, Env, Given, Origin};
+use super::named_fleets;
 use super::schema::{Schema, secrets};
 use std::fs::File;
 use std::io::Read;
@@ -85,7 +85,7 @@ impl Reader<'_> {
     fn section(&self, section: String, value: toml::Value, found: &mut CollectedEntries) {
         match value {
             toml::Value::Table(keys) => {
-                let name = fleets::fleet_name(&section);
+                let name = named_fleets::fleet_name(&section);
                 found.fleets.extend(name.map(|name| (name.to_owned(), self.origin.clone())));
                 for (key, value) in keys {
                     let key = format!("{section}.{key}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::server::fleets::{ModelAlias, ServedFleet};
 
 /// Member of an entry that names the fleet.
-const FLEET: &str = "pd_proxy_fleet";
+const FLEET: &str = "fleet";
 
 /// The most entries of all fleets together.
 const MAX_MODELS: usize = 65_536;

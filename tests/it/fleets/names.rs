@@ -9,7 +9,7 @@ use crate::common::time::eventually;
 
 fn ids(list: &Value) -> Vec<(&str, &str)> {
     let entries = list["data"].as_array().unwrap().iter();
-    entries.map(|it| (it["id"].as_str().unwrap(), it["pd_proxy_fleet"].as_str().unwrap_or(""))).collect()
+    entries.map(|it| (it["id"].as_str().unwrap(), it["fleet"].as_str().unwrap_or(""))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -45,7 +45,7 @@ async fn models_of_all_fleets_are_one_list_that_says_whose_they_are() {
     let expected = [("model-0", "f0"), ("small", "f0"), ("model-1", "f1"), ("model-2", "f2")];
     assert_eq!(ids(&list), expected);
     let one = fleets.get("/v1/models/model-2").await.json();
-    assert_eq!((&one["id"], &one["pd_proxy_fleet"]), (&json!("model-2"), &json!("f2")));
+    assert_eq!((&one["id"], &one["fleet"]), (&json!("model-2"), &json!("f2")));
     assert_eq!(fleets.get("/v1/models/small").await.json()["parent"], "model-0");
     assert_eq!(fleets.get("/v1/models/model-9").await.status, 404);
     fleets.end().await;

@@ -67,10 +67,12 @@ async fn metrics_and_status_tell_fleets_apart() {
         let metrics = samples(&fleets.get("/metrics").await.text());
         let count = |labels: &str| metrics.get(&format!("pd_proxy_requests_total{{{labels}}}")).copied();
         let ok = |fleet| {
-            count(&format!("route=\"chat\",code=\"200\",reason=\"ok\",fleet=\"{fleet}\""))
+            count(&format!("route=\"chat_completions\",code=\"200\",reason=\"ok\",fleet=\"{fleet}\""))
                 .is_some_and(|n| n >= 1.0)
         };
-        ok("f0") && ok("f1") && count("route=\"chat\",code=\"404\",reason=\"model_not_found\"").is_some()
+        ok("f0")
+            && ok("f1")
+            && count("route=\"chat_completions\",code=\"404\",reason=\"model_not_found\"").is_some()
     })
     .await;
     let status = fleets.get("/status.json").await.json();
