@@ -270,13 +270,13 @@ impl Merge {
             let mut origins = origins.of_fleet(&name);
             match settled(named_fleets::merged(&table, &own), &mut origins, true, &mut conflicts) {
                 Ok(config) => named.push(NamedFleet { name, config, origins }),
-                Err(error) => errors.push(error),
+                Err(error) => errors.push(*error),
             }
         }
         let mut config = match settled(table, &mut origins, !named.is_empty(), &mut conflicts) {
             Ok(config) => config,
             Err(error) => {
-                errors.push(error);
+                errors.push(*error);
                 return Err(ConfigErrors(errors));
             }
         };
@@ -306,11 +306,11 @@ fn settled(
     origins: &mut Origins,
     several: bool,
     conflicts: &mut Vec<String>,
-) -> Result<Config, ConfigError> {
+) -> Result<Config, Box<ConfigError>> {
     // Each leaf was tried before, so that no error is reached; it is still an answer.
     let mut config = Config::deserialize(toml::Value::Table(table)).map_err(|error| {
         let message = error.message().to_owned();
-        ConfigError { origin: Origin::Default, problem: Problem::Misfit { message } }
+        Box::new(ConfigError { origin: Origin::Default, problem: Problem::Misfit { message } })
     })?;
     // The default engines are for who says nothing; who has them looked for has said where they
     // are.

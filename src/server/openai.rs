@@ -15,13 +15,13 @@ use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::usage::TokenCounts;
 use crate::dialect::{Api, Shape, guard, media};
 use crate::error::{Error, Kind};
-use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::answer::AnswerBody;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::box_in_place::boxed;
 use crate::relay::request_ids::Name;
 use crate::relay::response_owners;
+use crate::relay::{Refusal, Relay};
 use crate::server::adapter::Adapter;
 use crate::server::fleets::{ChosenFleet, ServedFleet};
 use crate::server::keep_alive::{KeepAlive, mark_stream};
@@ -39,6 +39,17 @@ pub(super) enum Route {
     Of(Api),
     /// `/invocations` (SageMaker): the body does.
     ByBody,
+}
+
+impl Route {
+    /// The API of a request with this body.
+    fn api(self, body: &Object) -> Api {
+        match self {
+            Route::Of(api) => api,
+            Route::ByBody if body.contains("messages") => Api::Chat,
+            Route::ByBody => Api::Completions,
+        }
+    }
 }
 
 /// Place where they are.
@@ -152,11 +163,7 @@ async fn prepare(
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     let span = Span::since(ledger.scope(), "receive", arrived);
-    let body = match check(gateway, &caller, &head) {
-        Ok(()) => body::read(gateway, &head, body, gateway.edge.now().body_bytes).await,
-        Err(refused) => Err(refused),
-    };
-    let body = span.of(body, |e| e.kind().code())?;
+    let body = span.of(read_body(gateway, &caller, &head, body).await, |e| e.kind().code())?;
     let span = Span::begin(ledger.scope(), "admission", trace::Kind::Internal);
     // Looked at first: what is charged for a place is the prompt's tokens, and data has few.
     let mut body = gateway.scan(body)?;
@@ -169,11 +176,7 @@ async fn prepare(
     if let Some(adapter) = &adapter {
         body = gateway.scan(adapter.within(&body))?;
     }
-    let api = match route {
-        Route::Of(api) => api,
-        Route::ByBody if body.contains("messages") => Api::Chat,
-        Route::ByBody => Api::Completions,
-    };
+    let api = route.api(&body);
     ledger.is_about(api);
     let mut body = response_lookup::without_chosen_id(gateway, api, body)?;
     let mut shape = Shape::read(api, &body);
@@ -197,14 +200,11 @@ async fn prepare(
         search.keeper_before(fleet, &before).await?;
     }
     let id = ledger.id().to_owned();
-    let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {
-        true => Arc::new(Name::unchosen()),
-        false => Arc::new(relay.names.take(&id)),
-    });
+    let name = head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(known_as(relay, &id)));
     ledger.is_called(name.clone());
-    let known_as = name.as_ref().map_or(&*id, |name| name.id());
+    let own_id = name.as_ref().map_or(&*id, |name| name.id());
     let trace = ledger.scope().cloned();
-    let mut headers = engine_headers(gateway, fleet, &head, known_as);
+    let mut headers = engine_headers(gateway, fleet, &head, own_id);
     if let Some(adapter) = &adapter {
         adapter.onto(&mut headers, chosen.alias.as_ref().map(|alias| &*alias.model));
     }
@@ -227,6 +227,20 @@ async fn prepare(
         trace,
     };
     Ok(Prepared { chosen, request })
+}
+
+/// The name by which engines know a request whose client chose this id.
+fn known_as(relay: &Relay, id: &str) -> Name {
+    match relay.speech.now().dialect.reads_request_ids() {
+        true => Name::unchosen(),
+        false => relay.names.take(id),
+    }
+}
+
+/// A request's body; none is read of one that is turned away in any case.
+async fn read_body(gateway: &Gateway, caller: &Caller, head: &Parts, body: Body) -> Result<Bytes, Error> {
+    check(gateway, caller, head)?;
+    body::read(gateway, head, body, gateway.edge.now().body_bytes).await
 }
 
 /// Turns a request away of which no body need be read: it would be refused with any.

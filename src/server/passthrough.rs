@@ -11,6 +11,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, StatusCode, header};
 use tokio::time::Instant;
 
+use crate::auth::Caller;
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Outcome, Pace, Reservation, Role};
@@ -201,20 +202,12 @@ async fn run(
         check_generates(fleet, &passage)?;
     }
     let caller = auth::caller(gateway, &head.extensions);
-    if !head.method.is_safe() {
-        csrf::check(gateway, &head.uri, &head.headers)?;
-    }
-    auth::check_budget(gateway, &caller, &head.headers)?;
-    gateway.gate.check(&caller)?;
+    check(gateway, &caller, &head)?;
     let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
     let mut payload = Payload::read(gateway, kind, &head.headers, body)?;
     account.admitted(gateway.gate.enter(&caller, payload.tokens()).await?);
     let search = ResponseSearch { gateway, caller: &caller, client: &head.headers };
-    let stored = match passage.stored {
-        Stored::InPath => response_owners::id_in(target.path()).map(str::to_owned),
-        Stored::InBody => payload.goes_on_from(),
-        Stored::Nowhere => None,
-    };
+    let stored = stored_response(passage.stored, target.path(), &payload);
     let kept = match &stored {
         Some(id) if passage.stored == Stored::InPath => Some(search.keeper_anywhere(id).await?),
         _ => None,
@@ -255,10 +248,39 @@ async fn run(
         trace: account.scope().cloned(),
     };
     account.counts(relay.budget.asked());
+    let (answer, reservation) = try_roles(relay, roles, &engine_request, account).await?;
+    Ok(FleetAnswer { answer, reservation, chosen, until })
+}
+
+/// Turns a request away that would be refused with any body.
+fn check(gateway: &Gateway, caller: &Caller, head: &Head) -> Result<(), Error> {
+    if !head.method.is_safe() {
+        csrf::check(gateway, &head.uri, &head.headers)?;
+    }
+    auth::check_budget(gateway, caller, &head.headers)?;
+    gateway.gate.check(caller)
+}
+
+/// The stored response that a request names.
+fn stored_response(stored: Stored, path: &str, payload: &Payload) -> Option<String> {
+    match stored {
+        Stored::InPath => response_owners::id_in(path).map(str::to_owned),
+        Stored::InBody => payload.goes_on_from(),
+        Stored::Nowhere => None,
+    }
+}
+
+/// Asks the engines of one role after the other, until one has answered.
+async fn try_roles(
+    relay: &Arc<Relay>,
+    roles: &[Role],
+    engine_request: &EngineRequest,
+    account: &mut PassthroughAccount,
+) -> Result<(Answer, Reservation), Error> {
     let mut last = Failure::nobody();
     for role in roles {
-        match try_role(relay, *role, &engine_request, account, last).await {
-            Ok((answer, reservation)) => return Ok(FleetAnswer { answer, reservation, chosen, until }),
+        match try_role(relay, *role, engine_request, account, last).await {
+            Ok(answered) => return Ok(answered),
             Err(failure) => {
                 let again = failure.again;
                 last = failure;

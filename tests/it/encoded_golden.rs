@@ -118,7 +118,7 @@ fn encoded_chats_are_those_of_vllm_or_refused() {
     }
     let expect: Vec<_> = EXPECT
         .into_iter()
-        .flat_map(|(family, equal, both_refuse, refused)| {
+        .flat_map(|Rows { family, equal, both_refuse, refused }| {
             let refused: BTreeMap<&'static str, usize> = refused.iter().copied().collect();
             [Edition::Of32, Edition::Of33].map(|edition| {
                 // 0.33 refuses one more of V4.1's.
@@ -130,17 +130,34 @@ fn encoded_chats_are_those_of_vllm_or_refused() {
     assert_eq!(found, expect);
 }
 
-/// Equal rows of the engine's 0.32, rows that both sides refuse, and rows refused here alone, of
-/// each family.
-const EXPECT: [(&str, usize, usize, &[(&str, usize)]); 8] = [
-    ("deepseek_v32", 119, 21, &[("json", 1), ("shape", 1)]),
-    ("deepseek_v4", 130, 9, &[("json", 1), ("shape", 2)]),
-    ("deepseek_v41", 117, 21, &[("json", 1), ("shape", 3)]),
-    ("gpt_oss", 120, 18, &[("json", 1), ("shape", 3)]),
-    ("mistral_v3", 58, 77, &[("json", 3), ("template_kwargs", 4)]),
-    ("mistral_v7", 64, 73, &[("json", 1), ("template_kwargs", 4)]),
-    ("mistral_v11", 63, 74, &[("json", 1), ("template_kwargs", 4)]),
-    ("mistral_v13", 73, 64, &[("json", 1), ("template_kwargs", 4)]),
+/// What comes of a family's rows under the engine's 0.32.
+struct Rows {
+    family: &'static str,
+    equal: usize,
+    both_refuse: usize,
+    /// Refused here alone, by reason.
+    refused: &'static [(&'static str, usize)],
+}
+
+impl Rows {
+    const fn of(
+        family: &'static str,
+        [equal, both_refuse]: [usize; 2],
+        refused: &'static [(&'static str, usize)],
+    ) -> Rows {
+        Rows { family, equal, both_refuse, refused }
+    }
+}
+
+const EXPECT: [Rows; 8] = [
+    Rows::of("deepseek_v32", [119, 21], &[("json", 1), ("shape", 1)]),
+    Rows::of("deepseek_v4", [130, 9], &[("json", 1), ("shape", 2)]),
+    Rows::of("deepseek_v41", [117, 21], &[("json", 1), ("shape", 3)]),
+    Rows::of("gpt_oss", [120, 18], &[("json", 1), ("shape", 3)]),
+    Rows::of("mistral_v3", [58, 77], &[("json", 3), ("template_kwargs", 4)]),
+    Rows::of("mistral_v7", [64, 73], &[("json", 1), ("template_kwargs", 4)]),
+    Rows::of("mistral_v11", [63, 74], &[("json", 1), ("template_kwargs", 4)]),
+    Rows::of("mistral_v13", [73, 64], &[("json", 1), ("template_kwargs", 4)]),
 ];
 
 #[test]

@@ -128,23 +128,15 @@ impl RankTokenizer {
     fn whole(&self, text: &str, output: &mut Output<'_>) -> Result<(), TokenizerError> {
         let mut from = 0;
         while let Some(token) = self.parting.find(text, from) {
-            self.stretch(text, from, token.start, true, output)?;
+            self.stretch(text.get(from..token.start).unwrap_or_default(), true, output)?;
             output.out.push(token.id);
             from = token.end;
         }
-        self.stretch(text, from, text.len(), true, output)
+        self.stretch(text.get(from..).unwrap_or_default(), true, output)
     }
 
     /// Encodes what is between two tokens that part a text, cut where it is long.
-    fn stretch(
-        &self,
-        text: &str,
-        start: usize,
-        end: usize,
-        finds: bool,
-        output: &mut Output<'_>,
-    ) -> Result<(), TokenizerError> {
-        let text = text.get(start..end).unwrap_or_default();
+    fn stretch(&self, text: &str, finds: bool, output: &mut Output<'_>) -> Result<(), TokenizerError> {
         let Some(cuts) = &self.rules.cuts else { return self.cut(text, finds, output) };
         let mut rest = text;
         while !rest.is_empty() {
@@ -223,7 +215,7 @@ impl Tokenize for RankTokenizer {
 
     fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let text = self.normalized(text)?;
-        self.stretch(&text, 0, text.len(), false, &mut Output { out, merger: Merger::default() })
+        self.stretch(&text, false, &mut Output { out, merger: Merger::default() })
     }
 
     fn token_id(&self, token: &str) -> Option<u32> {

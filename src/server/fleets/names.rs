@@ -118,11 +118,11 @@ impl NameTable {
         }
         let unknown = unknown.to_lowercase();
         let far = (unknown.len() / 3).clamp(1, MAX_DISTANCE);
-        let near = |name: &&Box<str>| {
+        let near = |name: &str| {
             let distance = strsim::osa_distance(&unknown, &name.to_lowercase());
             (name.len() <= MAX_COMPARED_BYTES && distance <= far && may_use(name)).then_some(distance)
         };
-        let near = self.names.keys().filter_map(|name| Some((near(&name)?, name)));
+        let near = self.names.keys().filter_map(|name| Some((near(name)?, name)));
         near.min().map(|(_, name)| name.clone())
     }
 }
