@@ -33,7 +33,7 @@ pub struct KeysArgs {
     /// Connector and version that write the keys, as mooncake-store-0.30; sets key.preset
     #[arg(long, value_name = "PRESET", help_heading = "Prompt")]
     pub profile: Option<String>,
-    /// Fleet whose blocks are named, where the configuration has [fleets]
+    /// Fleet whose blocks are named, where the configuration has several
     #[arg(long, value_name = "NAME", help_heading = "Prompt")]
     pub fleet: Option<String>,
     /// text or json

@@ -13,10 +13,15 @@ const CONFIG: &str = r#"{"added_tokens_decoder": {"300": {"content": "<|im_end|>
 fn base64(bytes: &[u8]) -> String {
     let mut text = String::new();
     for part in bytes.chunks(3) {
-        let bits = part.iter().chain([0, 0].iter()).take(3).fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits =
+            part.iter().chain([0, 0].iter()).take(3).fold(0, |bits, byte| bits << 8 | u32::from(*byte));
         for digit in 0..4 {
             let known = digit <= part.len();
-            text.push(if known { char::from(ALPHABET[(bits >> (18 - 6 * digit) & 63) as usize]) } else { '=' });
+            text.push(if known {
+                char::from(ALPHABET[(bits >> (18 - 6 * digit) & 63) as usize])
+            } else {
+                '='
+            });
         }
     }
     text
@@ -62,9 +67,9 @@ fuzz_target!(|input: &[u8]| {
     }
     let tokenizer = kimi(KimiFiles { ranks: file.as_bytes(), config: CONFIG, class: None }).unwrap();
     check(&tokenizer, &known, &text);
-    let entries = tokens.iter().enumerate().map(|(rank, token)| {
-        serde_json::json!({"rank": rank, "token_bytes": base64(token), "token_str": null})
-    });
+    let entries = tokens.iter().enumerate().map(
+        |(rank, token)| serde_json::json!({"rank": rank, "token_bytes": base64(token), "token_str": null}),
+    );
     let tekken = serde_json::json!({
         "config": {"pattern": r"\p{L}+|\s+(?!\S)|\s+|[^\s\p{L}]+", "default_vocab_size": tokens.len() + 3, "default_num_special_tokens": 3},
         "vocab": entries.collect::<Vec<_>>(),
