@@ -130,7 +130,7 @@ fn encoded_chats_are_those_of_vllm_or_refused() {
     assert_eq!(found, expect);
 }
 
-/// What comes of a family's rows under the engine's 0.32.
+/// Results of a family's rows under the engine's 0.32.
 struct Rows {
     family: &'static str,
     equal: usize,
