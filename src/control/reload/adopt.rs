@@ -6,6 +6,11 @@ use crate::config::{Config, Problem, Section};
 /// new lists of engines wait, too: they may be meant for it.
 const PROTOCOL_SECTIONS: [&str; 3] = ["discovery.", "dialect.", "engine."];
 
+/// Refusal of a file whose fleets have names where those that run have none, or the reverse: none
+/// of its engines would be those of a fleet that runs.
+pub const UNLIKE_FLEETS: &str =
+    "fleets.NAME sections come and go with a restart: restart the gateway, or take the change back";
+
 /// A configuration that was taken as far as possible.
 #[derive(Debug)]
 pub struct Adoption {

@@ -23,7 +23,7 @@ use crate::fleet::{Owner, Role};
 use crate::obs::Meters;
 use crate::obs::log::Threshold;
 use crate::util::disk::{Disk, expect_file};
-use adopt::{Adoption, adopt};
+use adopt::{Adoption, UNLIKE_FLEETS, adopt};
 use files::ContentTracker;
 
 pub use files::Content;
@@ -168,6 +168,9 @@ impl Reloader {
 
     /// Applies the part of `new` that can change at run time.
     fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
+        if self.running.config.fleets.is_empty() != new.config.fleets.is_empty() {
+            return Err(UNLIKE_FLEETS.to_owned());
+        }
         lost_setting::check(&self.running, &new).map_err(|lost_setting| lost_setting.to_string())?;
         let adoption = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
         let config = &adoption.config;

@@ -90,10 +90,19 @@ async fn reload_changes_one_fleet_and_leaves_the_others() {
     let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
     let text = std::fs::read_to_string(&fleets.file).unwrap();
     assert_eq!(fleets.chat("quick").await.status, 404);
-    let changed = text.replace("[fleets.f1.fleet]\n", "[fleets.f1.fleet]\naliases = [\"quick=model-1\"]\n");
     let beside = fleets.file.with_extension("new");
-    std::fs::write(&beside, changed).unwrap();
-    std::fs::rename(&beside, &fleets.file).unwrap();
+    let write = |text: &str| {
+        std::fs::write(&beside, text).unwrap();
+        std::fs::rename(&beside, &fleets.file).unwrap();
+    };
+    let series = "pd_proxy_config_reloads_total{outcome=\"refused\"}";
+    let refused = async || samples(&fleets.get("/metrics").await.text()).get(series).copied().unwrap_or(0.0);
+    let before = refused().await;
+    // Its engines would be nobody's, and the next file with fleets would seem to lose them.
+    write("[fleet]\nprefill = [\"127.0.0.1:1\"]\ndecode = [\"127.0.0.1:2\"]\n");
+    eventually("a file without fleets is refused", async || refused().await > before).await;
+    let alias = "[fleets.f1.fleet]\naliases = [\"quick=model-1\"]\n";
+    write(&text.replace("[fleets.f1.fleet]\n", alias));
     eventually("the alias counts", async || fleets.chat("quick").await.status == 200).await;
     assert_eq!(fleets.chat("model-0").await.status, 200);
     fleets.end().await;
