@@ -24,6 +24,7 @@ use crate::relay::lookup::KvEventView;
 use crate::server::fleets::ServedFleet;
 use crate::server::{self, Gateway};
 use crate::tls::ListenerTls;
+use crate::tokenization::Asker;
 use crate::util::swap::Live;
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
@@ -92,11 +93,7 @@ pub(super) async fn start_prompt_loops(
 ) -> Result<(), Trouble> {
     if let Some(events) = events {
         let (fleet, prompts, index) = (handles.fleet.clone(), handles.prompts.clone(), events.index.clone());
-        let client = SignClient {
-            client: handles.asker.client.clone(),
-            authorization: handles.asker.authorization.clone(),
-            time: ms(config.timeout.models_ms.min(DETECT_MS)),
-        };
+        let client = sign_client(config, &handles.asker);
         tasks.spawn(KvEventSubscriptions::new(&config.events, fleet, prompts, index, client).run());
     }
     let mut parity_checker = ParityChecker::new(config, handles);
@@ -180,17 +177,21 @@ fn chat_ids(config: &Config, served: &ServedFleet) -> ChatIdsChecker {
     }
 }
 
+/// The client for questions about an engine's dialect and publishers.
+fn sign_client(config: &Config, asker: &Asker) -> SignClient {
+    SignClient {
+        client: asker.client.clone(),
+        authorization: asker.authorization.clone(),
+        time: ms(config.timeout.models_ms.min(DETECT_MS)),
+    }
+}
+
 /// The loop that detects which dialect the engines speak.
 fn detector(config: &Config, served: &ServedFleet) -> Detector {
-    let sign_client = SignClient {
-        client: served.control.clone(),
-        authorization: served.access.now().authorization.clone(),
-        time: ms(config.timeout.models_ms.min(DETECT_MS)),
-    };
     Detector {
         fleet: served.relay.fleet.clone(),
         protocol: served.relay.speech.clone(),
-        client: sign_client,
+        client: sign_client(config, &super::running::asker(served)),
         has_verdict: AtomicBool::new(false),
     }
 }

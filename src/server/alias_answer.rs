@@ -42,16 +42,20 @@ pub(super) fn renamed_stream(body: Body, alias: &ModelAlias) -> Body {
     Body::new(RenamedBody { body, names: Names::of(alias), held: Bytes::new(), ended: false })
 }
 
-/// Both names, in quotes.
+/// Both names, in quotes, and the member with the engines' one.
 struct Names {
     engines: Vec<u8>,
     clients: Vec<u8>,
+    /// Without and with a space after the colon.
+    members: [Vec<u8>; 2],
 }
 
 impl Names {
     fn of(alias: &ModelAlias) -> Names {
         let quoted = |name: &str| quote(name).to_vec();
-        Names { engines: quoted(&alias.model), clients: quoted(&alias.name) }
+        let engines = quoted(&alias.model);
+        let members = [b"".as_slice(), b" "].map(|space| [MEMBER, space, &engines].concat());
+        Names { engines, clients: quoted(&alias.name), members }
     }
 
     /// Replaces each name of the model.
@@ -72,8 +76,7 @@ impl Names {
 
     /// Length of the end of `bytes` that may be a beginning of the member and its name.
     fn open_end(&self, bytes: &[u8]) -> usize {
-        let whole = |space: &[u8]| [MEMBER, space, &self.engines].concat();
-        let (compact, spaced) = (whole(b""), whole(b" "));
+        let [compact, spaced] = &self.members;
         let longest = (spaced.len() - 1).min(bytes.len());
         let from = bytes.len() - longest;
         let tail = bytes.get(from..).unwrap_or_default();

@@ -136,7 +136,16 @@ pub(super) fn check_model(caller: &Caller, model: Option<&str>) -> Result<(), Er
 
 /// That there is no such model, or none for this caller.
 pub(super) fn no_such_model(name: &str) -> Error {
-    let message = format!("The model `{}` does not exist or you do not have access to it.", printable(name));
+    no_such_model_but(name, None)
+}
+
+/// The same, with the model that the caller may have meant.
+pub(super) fn no_such_model_but(name: &str, nearest: Option<&str>) -> Error {
+    let mut message =
+        format!("The model `{}` does not exist or you do not have access to it.", printable(name));
+    if let Some(nearest) = nearest {
+        message.push_str(&format!(" Did you mean `{}`?", printable(nearest)));
+    }
     Error::new(Kind::ModelNotFound, message).param("model")
 }
 

@@ -278,16 +278,6 @@ fn unknown_model(fleets: &Fleets, caller: &Caller, model: &str) -> Error {
         );
         return Error::new(Kind::NoPrefiller, message).param("model");
     }
-    let refusal = auth::no_such_model(model);
-    match names.nearest(model, |name| caller.may_use(Some(name))) {
-        Some(nearest) => {
-            let message = format!(
-                "The model `{}` does not exist or you do not have access to it. Did you mean `{}`?",
-                printable(model),
-                printable(&nearest)
-            );
-            Error::new(Kind::ModelNotFound, message).param("model")
-        }
-        None => refusal,
-    }
+    let nearest = names.nearest(model, |name| caller.may_use(Some(name)));
+    auth::no_such_model_but(model, nearest.as_deref())
 }

@@ -49,12 +49,9 @@ impl ModelList {
 
 /// A list with entries for the aliases of what it has.
 pub(super) fn with_aliases(list: Bytes, aliases: &[ModelAlias]) -> Bytes {
-    let Some(entries) = entries_of(&list) else { return list };
-    let added = alias_entries(&entries, aliases);
     let Ok(mut whole) = serde_json::from_slice::<Value>(&list) else { return list };
-    if let Some(data) = whole.get_mut("data").and_then(Value::as_array_mut) {
-        data.extend(added);
-    }
+    let Some(entries) = whole.get_mut("data").and_then(Value::as_array_mut) else { return list };
+    entries.extend(alias_entries(entries, aliases));
     whole.to_string().into()
 }
 
