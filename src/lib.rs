@@ -25,6 +25,8 @@ pub mod relay;
 pub mod replay;
 pub mod route;
 pub mod server;
+#[cfg(feature = "share")]
+pub mod share;
 pub mod tls;
 pub mod tokenization;
 pub mod trace;

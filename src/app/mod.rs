@@ -8,6 +8,7 @@ pub mod pool;
 mod readiness;
 mod running;
 pub mod settings;
+mod share;
 mod signals;
 pub mod trace_export;
 
@@ -93,6 +94,9 @@ pub enum StartError {
     /// Certificates or private keys can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The store of what gateways share can't be used.
+    #[error("share.url: {0}")]
+    Share(String),
 }
 
 /// Sockets of clients and, where these are others, of operators.

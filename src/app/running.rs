@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::loops::{detect_dialect, fleet_handles, start_engine_loops, start_prompt_loops};
-use super::{StartError, fleet, limits, load_engine_tls, ms, pool, settings};
+use super::{StartError, fleet, limits, load_engine_tls, ms, pool, settings, share};
 use crate::config::{Config, DialectName, Events, Tokens};
 use crate::control::kv_events;
 use crate::control::parity::ParityHandles;
@@ -150,6 +150,7 @@ impl RunningFleet {
             start_prompt_loops(config, handles, told.as_deref(), &mut loops).await?;
         }
         let releasing = JoinSet::from_iter([relay.clone().release_orphans(orphans)]);
+        share::start(config, &name, relay.fleet.scheduler(), &mut loops).map_err(StartError::Share)?;
         let (access, waiting) = (Live::new(access), Waiting::default());
         let served = Arc::new(ServedFleet { name, relay, control, access, waiting });
         Ok(RunningFleet { served, loops, releasing, control_time })

@@ -85,10 +85,18 @@ pub struct SimulatedArgs {
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub pool_stale: f64,
-    /// Gateways that share the requests and know nothing of each other
+    /// Gateways that share the requests; without --share-ms they know nothing of each other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     #[arg(help_heading = "Faults, in virtual time")]
     pub gateways: u16,
+    /// Time that a message between gateways takes, ms
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub share_ms: Option<f64>,
+    /// Messages between gateways that are lost, %
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub share_lost: f64,
     /// Factor by which the costs assumed at the start are multiplied
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     #[arg(help_heading = "Faults, in virtual time")]

@@ -339,6 +339,15 @@ pub enum Problem {
         /// The key that is missing.
         needed: &'static str,
     },
+    /// A store for what gateways share that can't be one. Its URL is not shown.
+    #[error("share.url {why}: write the address of Redis or Valkey, as in redis://user:password@host:6379")]
+    Store {
+        /// Description of the fault.
+        why: &'static str,
+    },
+    /// A key that asks for what was left out of the program.
+    #[error("share.url needs a client of Redis, and this program was built without the feature `share`")]
+    NoShare,
     /// A key that asks for what was left out of the program.
     #[error("{key} needs TLS, and this program was built without the feature `tls`")]
     NoTls {

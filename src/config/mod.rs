@@ -36,6 +36,7 @@ pub mod route;
 mod schema;
 mod selector;
 pub mod server;
+pub mod share;
 mod source;
 pub mod stream;
 mod table;
@@ -68,6 +69,7 @@ pub use retry::Retry;
 pub use route::Route;
 pub(crate) use schema::secrets;
 pub use server::Server;
+pub use share::Share;
 pub use stream::Stream;
 use table::section;
 pub(crate) use table::{Effect, KeyValue, Row, Section};
@@ -123,6 +125,8 @@ section! {
         log: Log,
         /// `[trace]`: export of spans.
         trace: Trace,
+        /// `[share]`: other gateways in front of the same engines.
+        share: Share,
     }
     apart {
         /// `[fleets.NAME]`: fleets side by side, in the order of their names; none = this is the

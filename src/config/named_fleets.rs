@@ -17,7 +17,7 @@ const MAX_NAME_BYTES: usize = 63;
 const SECTION: &str = "fleets";
 
 /// Sections that a fleet can't have: they are about clients, or about the process.
-const SHARED_SECTIONS: [&str; 6] = ["server", "tls", "auth", "limit", "log", "trace"];
+const SHARED_SECTIONS: [&str; 7] = ["server", "tls", "auth", "limit", "log", "trace", "share"];
 /// Keys of other sections for which the same holds: times of clients' sockets.
 const SHARED_KEYS: [&str; 5] = [
     "timeout.write_ms",

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn secrets_are_texts_of_the_tree() {
         let schema = Schema::of_defaults();
-        assert_eq!(secrets().len(), 3);
+        assert_eq!(secrets().len(), 4);
         for (key, _) in secrets() {
             assert_eq!(schema.kind(key), Some(Kind::Text), "{key}");
         }

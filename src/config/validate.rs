@@ -40,6 +40,7 @@ impl Config {
         self.forms(&mut invalid);
         super::tls::validate(self, &mut invalid);
         super::trace::validate(self, &mut invalid);
+        super::share::validate(self, &mut invalid);
         self.pool(&mut invalid);
         self.events.validate(self, &mut invalid);
         self.check_rows(|value| matches!(value, KeyValue::Whole(_)), &mut invalid);

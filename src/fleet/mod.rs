@@ -6,6 +6,7 @@
 
 mod blame;
 mod chat_ids;
+mod commitment;
 pub mod engine_protocol;
 pub mod handoffs;
 pub mod health;
@@ -16,6 +17,7 @@ mod lane_members;
 mod member;
 mod models;
 mod pace;
+pub mod peers;
 pub mod pending_decodes;
 mod ranks;
 mod releases;

@@ -214,6 +214,7 @@ impl Fleet {
     pub fn show(&self, meters: &Meters) {
         self.show_health();
         meters.waiting.set(self.scheduler.waiting() as f64);
+        self.scheduler.show(meters);
         for role in Role::ALL {
             meters.instances(role.name(), self.serving(role));
             self.show_role(role, meters);

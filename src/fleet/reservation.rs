@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::fleet::commitment::Commitment;
 use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
-use crate::fleet::scheduler_handle::Commitment;
 use crate::route::Reported;
 use crate::route::learn::DecodeLearner;
 

@@ -15,15 +15,18 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::fleet::HostNames;
+use crate::fleet::commitment::Commitment;
 use crate::fleet::instance::{Instance, InstanceId, Rank};
 use crate::fleet::lane_members::{AskedAhead, LaneMembers};
 use crate::fleet::member::Member;
+use crate::fleet::peers::PeerSender;
 use crate::fleet::reservation::Reservation;
 use crate::fleet::turns::Turns;
 use crate::fleet::waiting::{InLine, Waiting};
+use crate::route::shared::{SharedScheduler, Sources};
 use crate::route::{
     Beliefs, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, MAX_LANES, NewRequest,
-    PrefillScheduler, Reported, SchedulerSettings, Seconds, Terms, Ticket,
+    SchedulerSettings, Seconds, Terms, Ticket,
 };
 
 /// Time between looks at all lanes while requests wait: rests end without notice.
@@ -40,14 +43,16 @@ pub struct SchedulerHandle {
     state: Mutex<State>,
     members: ArcSwap<LaneMembers>,
     cache_reports: OnceLock<Arc<dyn CacheReports>>,
+    /// Way to the other gateways of the fleet, if there are any.
+    pub(super) peers: OnceLock<PeerSender>,
     /// Turns of those who run the scheduler.
     turns: Turns,
     /// The next moment to look is earlier than it was.
     news: Notify,
 }
 
-struct State {
-    board: PrefillScheduler,
+pub(super) struct State {
+    pub(super) board: SharedScheduler,
     waiters: HashMap<Ticket, oneshot::Sender<Placement>>,
     /// The moment until which [`SchedulerHandle::tick`] sleeps, if it does not sleep for good.
     looks_s: Option<Seconds>,
@@ -107,14 +112,12 @@ pub struct Choice {
     pub waiting: usize,
 }
 
-/// A commitment on the scheduler, for the reservation that stands for it.
-#[derive(Debug)]
-pub(super) struct Commitment {
-    scheduler: Arc<SchedulerHandle>,
-    booking: Booking,
-    lane: LaneId,
-    /// Tokens of the prompt.
-    tokens: i64,
+impl State {
+    /// The next moment at which time alone may change something for those who wait.
+    fn wakes_s(&self) -> Option<Seconds> {
+        let wakes = self.board.board().wake_s().into_iter().chain(self.board.next_pass_s());
+        wakes.min_by(f64::total_cmp)
+    }
 }
 
 impl std::fmt::Debug for State {
@@ -131,13 +134,14 @@ impl std::fmt::Debug for dyn CacheReports {
 
 impl SchedulerHandle {
     pub(super) fn new(settings: SchedulerSettings, seed: u64) -> SchedulerHandle {
-        let board = PrefillScheduler::new(settings);
+        let board = SharedScheduler::new(settings);
         let state = State { board, waiters: HashMap::new(), looks_s: None, seed };
         SchedulerHandle {
             born: Instant::now(),
             state: Mutex::new(state),
             members: ArcSwap::default(),
             cache_reports: OnceLock::new(),
+            peers: OnceLock::new(),
             turns: Turns::default(),
             news: Notify::new(),
         }
@@ -188,7 +192,7 @@ impl SchedulerHandle {
     }
 
     pub(super) fn drain(self: &Arc<Self>, id: InstanceId, draining: bool) {
-        self.with(id, |state, lane| state.board.drain(lane, draining));
+        self.with(id, |state, lane| state.board.board_mut().drain(lane, draining));
     }
 
     /// Takes over the health of an instance, as far as its legs and probes tell.
@@ -201,12 +205,12 @@ impl SchedulerHandle {
             warm_until_s: now + how.warm.as_secs_f64(),
             warm_share: how.share,
         };
-        self.with(id, |state, lane| state.board.health(lane, health));
+        self.with(id, |state, lane| state.board.board_mut().health(lane, health));
     }
 
     /// Its cache is empty.
     pub fn emptied(self: &Arc<Self>, id: InstanceId) {
-        self.with(id, |state, lane| state.board.emptied(lane));
+        self.with(id, |state, lane| state.board.board_mut().emptied(lane));
     }
 
     /// Others gave one of its ranks, or all of it, so many requests, as its own metrics tell.
@@ -214,19 +218,19 @@ impl SchedulerHandle {
         let (now, members) = (self.now(), self.members.load());
         self.with(id, |state, lane| {
             if members.get(lane).is_some_and(|its| its.rank == rank) {
-                state.board.set_external_requests(now, lane, requests);
+                state.board.board_mut().set_external_requests(now, lane, requests);
             }
         });
     }
 
     /// Sources of predictions that are used now.
     pub fn beliefs(&self) -> Beliefs {
-        self.lock().board.beliefs()
+        self.lock().board.board().beliefs()
     }
 
     /// Sets the sources of predictions that are used from now on.
     pub fn believe(&self, beliefs: Beliefs) {
-        self.lock().board.believe(beliefs);
+        self.lock().board.board_mut().believe(beliefs);
     }
 
     /// Changes all lanes of a prefiller.
@@ -258,9 +262,10 @@ impl SchedulerHandle {
             let State { board, seed, .. } = &mut *state;
             let random = &mut || random(seed);
             let assigned = match &told {
-                Some(told) => board.try_assign(new_request, now, told, random),
-                None => board.try_assign(new_request, now, &(), random),
+                Some(view) => board.try_assign(new_request, Sources { now, view, random }),
+                None => board.try_assign(new_request, Sources { now, view: &(), random }),
             };
+            self.tell_peers(board);
             match assigned {
                 Ok(commit) => return Some(Waiting::Placed(self.placed(&members, commit))),
                 Err(ticket) => {
@@ -287,8 +292,8 @@ impl SchedulerHandle {
         let told = self.cache_reports.get().map(|reports| members.told(reports.as_ref(), job));
         let (now, state) = (self.now(), self.lock());
         match &told {
-            Some(told) => state.board.weigh(now, job, told),
-            None => state.board.weigh(now, job, &()),
+            Some(told) => state.board.board().weigh(now, job, told),
+            None => state.board.board().weigh(now, job, &()),
         }
     }
 
@@ -297,7 +302,7 @@ impl SchedulerHandle {
         let members = self.members.load();
         let lanes = members.lanes().filter(|(_, it)| !it.instance.draining());
         let (now, state) = (self.now(), self.lock());
-        let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(lane, now)?.0));
+        let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.board().load(lane, now)?.0));
         Some(backlogs.reduce(f64::min)? + state.board.line_s())
     }
 
@@ -315,14 +320,14 @@ impl SchedulerHandle {
     pub fn backlogs(&self) -> Vec<(InstanceId, Seconds)> {
         let (now, members, state) = (self.now(), self.members.load(), self.lock());
         let ends_in =
-            |(lane, it): (LaneId, &Member)| Some((it.instance.id(), state.board.load(lane, now)?.0));
+            |(lane, it): (LaneId, &Member)| Some((it.instance.id(), state.board.board().load(lane, now)?.0));
         members.lanes().filter_map(ends_in).collect()
     }
 
     /// Number of requests that are with prefillers, as far as the scheduler knows.
     pub fn booked(&self) -> u32 {
         let (now, members, state) = (self.now(), self.members.load(), self.lock());
-        let loads = members.lanes().filter_map(|(lane, _)| state.board.load(lane, now));
+        let loads = members.lanes().filter_map(|(lane, _)| state.board.board().load(lane, now));
         loads.map(|(_, requests)| requests).sum()
     }
 
@@ -339,8 +344,7 @@ impl SchedulerHandle {
                 let now = self.now();
                 let waits = state.board.waiting() > 0;
                 let most_s = now + RECHECK.as_secs_f64();
-                state.looks_s =
-                    waits.then(|| state.board.wake_s().map_or(most_s, |wake_s| wake_s.min(most_s)));
+                state.looks_s = waits.then(|| state.wakes_s().map_or(most_s, |wakes_s| wakes_s.min(most_s)));
                 state.looks_s.map(|looks_s| Duration::try_from_secs_f64(looks_s - now).unwrap_or_default())
             };
             // Whoever gives news has run the scheduler: only the next moment is another.
@@ -358,7 +362,7 @@ impl SchedulerHandle {
     }
 
     /// Runs the scheduler, or leaves it to who does so already.
-    fn pump(self: &Arc<Self>) {
+    pub(super) fn pump(self: &Arc<Self>) {
         if self.run() {
             self.news.notify_one();
         }
@@ -374,7 +378,7 @@ impl SchedulerHandle {
     /// Asks again what engines hold of the prompts of those in front, outside of the lock.
     fn refresh(&self) {
         let Some(reports) = self.cache_reports.get() else { return };
-        let stale = self.lock().board.stale(self.now(), REFRESHED);
+        let stale = self.lock().board.board().stale(self.now(), REFRESHED);
         if stale.is_empty() {
             return;
         }
@@ -382,7 +386,7 @@ impl SchedulerHandle {
         let told = stale.into_iter().map(|(ticket, job)| (ticket, members.told(reports.as_ref(), &job)));
         let told: SmallVec<[_; REFRESHED]> = told.collect();
         let (now, mut state) = (self.now(), self.lock());
-        told.iter().for_each(|(ticket, told)| state.board.tell(*ticket, now, told));
+        told.iter().for_each(|(ticket, told)| state.board.board_mut().tell(*ticket, now, told));
     }
 
     /// Gives each request that can be placed its prefiller. True if requests are left, and the next
@@ -399,10 +403,12 @@ impl SchedulerHandle {
             let members = self.members.load();
             let State { board, seed, .. } = &mut *state;
             let random = &mut || random(seed);
+            board.pass(now);
             let commits = match self.cache_reports.get() {
-                Some(_) => board.pump(now, &AskedAhead, random),
-                None => board.pump(now, &(), random),
+                Some(_) => board.pump(Sources { now, view: &AskedAhead, random }),
+                None => board.pump(Sources { now, view: &(), random }),
             };
+            self.tell_peers(board);
             for commit in commits {
                 let waiter = state.waiters.remove(&commit.ticket);
                 match (waiter, self.placed(&members, commit)) {
@@ -421,7 +427,7 @@ impl SchedulerHandle {
                     left.extend(state.waiters.remove(&ticket));
                 }
             }
-            let wakes_s = state.board.wake_s().unwrap_or(f64::INFINITY);
+            let wakes_s = state.wakes_s().unwrap_or(f64::INFINITY);
             state.board.waiting() > 0 && state.looks_s.is_none_or(|looks_s| wakes_s < looks_s)
         };
         drop((left, unclaimed));
@@ -444,11 +450,13 @@ impl SchedulerHandle {
         Some(Placement { reservation, choice: Choice { terms, others, waited, waiting } })
     }
 
-    fn done(self: &Arc<Self>, booked: &Commitment, done: Done, at: Instant) {
+    /// A prefill ended, then.
+    pub(super) fn done(self: &Arc<Self>, booking: Booking, done: Done, at: Instant) {
         {
             let at_s = at.saturating_duration_since(self.born).as_secs_f64();
             let mut state = self.lock();
-            state.board.done(at_s, booked.booking, done);
+            state.board.done(at_s, booking, done);
+            self.tell_peers(&mut state.board);
         }
         self.pump();
     }
@@ -457,15 +465,16 @@ impl SchedulerHandle {
     pub(super) fn cancel(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.board.cancel(ticket);
+        self.tell_peers(&mut state.board);
         state.waiters.remove(&ticket);
     }
 
-    fn now(&self) -> Seconds {
+    pub(super) fn now(&self) -> Seconds {
         self.born.elapsed().as_secs_f64()
     }
 
     /// A panic elsewhere leaves the scheduler usable: at worst a booking too many.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -474,27 +483,4 @@ impl SchedulerHandle {
 fn random(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 16
-}
-
-impl Commitment {
-    /// The prompt was computed then, its KV is held for a decoder.
-    pub(super) fn computed(&self, at: Instant, reported: Reported) {
-        self.scheduler.lock().board.hold(self.lane, self.tokens);
-        self.scheduler.done(self, Done::Computed(reported), at);
-    }
-
-    /// The prompt is computed, nobody knows since when, and nothing is held.
-    pub(super) fn computed_unseen(&self) {
-        self.scheduler.done(self, Done::Unseen, Instant::now());
-    }
-
-    /// The prefill ended without an answer.
-    pub(super) fn failed(&self) {
-        self.scheduler.done(self, Done::Failed, Instant::now());
-    }
-
-    /// Records that the KV was given back.
-    pub(super) fn let_go(&self) {
-        self.scheduler.lock().board.hold(self.lane, -self.tokens);
-    }
 }

@@ -22,6 +22,7 @@ mod pool;
 mod process;
 mod prompts;
 mod recent;
+pub mod share;
 pub mod traces;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

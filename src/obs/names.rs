@@ -5,6 +5,11 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 /// Finished requests by `route`, HTTP `code` and `reason`.
 pub const REQUESTS: &str = "pd_proxy_requests_total";
+/// 1 for the standing of the gateway among those that share a fleet, by `standing`.
+pub const SHARE_STANDING: &str = "pd_proxy_share_standing";
+/// Prefillers chosen in a fleet that gateways share, by whom they were chosen: leader, here, lapsed,
+/// for_others.
+pub const SHARE_PLACEMENTS: &str = "pd_proxy_share_placements_total";
 /// Requests being served.
 pub const INFLIGHT: &str = "pd_proxy_inflight_requests";
 /// Requests waiting to be let in.
@@ -139,7 +144,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 64] = [
+pub const ALL: [&str; 66] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -174,6 +179,8 @@ pub const ALL: [&str; 64] = [
     KV_OFFERS,
     KV_OFFERED_TOKENS,
     WAITING,
+    SHARE_STANDING,
+    SHARE_PLACEMENTS,
     WAIT_SECONDS,
     PREDICTIONS,
     PREDICTION_ERROR,
@@ -350,6 +357,8 @@ pub(super) fn describe() {
 /// Describes the metrics of requests that wait for prefillers, and of their predictions.
 fn describe_routing() {
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
+    describe_gauge!(SHARE_STANDING, "1 for how the gateway stands to those that share its engines, else 0");
+    describe_counter!(SHARE_PLACEMENTS, "Requests of a shared fleet, by who chose their prefiller");
     describe_histogram!(
         WAIT_SECONDS,
         Unit::Seconds,

@@ -56,6 +56,7 @@ pub(super) fn of(
         output_tokens: count(ask.shape.output_tokens),
         blocks: hashes,
         block_tokens,
+        history: None,
         named: is_named,
         exact: tokens.is_some(),
         pool: found.map(|found| pool_hits(found, fleet)).unwrap_or_default(),

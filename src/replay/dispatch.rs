@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use super::{Cluster, Faults, Seconds};
+use crate::route::shared::message::{Numbered, ReplicaId};
+use crate::route::shared::{SharedScheduler, Sources};
 use crate::route::{
-    Bind, Booking, CacheView, Candidate, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec, Policy,
-    PrefillCosts, PrefillScheduler, Reported, RequestFacts, Rule, SchedulerSettings, Standing, Ticket,
+    Bind, Booking, CacheView, Candidate, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec,
+    NewRequest, Policy, PrefillCosts, Reported, RequestFacts, Rule, SchedulerSettings, Standing, Ticket,
     TieBreak, choose, choose_decoder,
 };
 
@@ -21,6 +23,17 @@ pub struct PrefillDispatch {
     pub lane: LaneId,
 }
 
+/// A request that failed on a prefiller.
+#[derive(Clone, Debug)]
+pub struct Returned {
+    /// Time at which it came.
+    pub since_s: Seconds,
+    /// Facts of the request.
+    pub job: Arc<Job>,
+    /// Place where it failed.
+    pub failed: LaneId,
+}
+
 /// Load that one gateway has on a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeLoad {
@@ -30,13 +43,24 @@ pub struct DecodeLoad {
     pub context_tokens: u64,
 }
 
+impl DecodeLoad {
+    /// Both loads together.
+    #[must_use]
+    pub fn and(self, other: DecodeLoad) -> DecodeLoad {
+        DecodeLoad {
+            requests: self.requests + other.requests,
+            context_tokens: self.context_tokens + other.context_tokens,
+        }
+    }
+}
+
 /// The decisions of one gateway. Times are seconds since the run's start.
 pub trait Dispatch {
     /// A request comes; returns its ticket.
-    fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> u64;
-    /// A request that came at `since` failed on a prefiller and needs another one; returns its new
+    fn arrive(&mut self, now: Seconds, job: Arc<Job>, sight: &dyn CacheView) -> u64;
+    /// A request that came earlier failed on a prefiller and needs another one; returns its new
     /// ticket.
-    fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64;
+    fn again(&mut self, now: Seconds, returned: Returned, sight: &dyn CacheView) -> u64;
     /// Those that go to a prefiller now.
     fn pump(
         &mut self,
@@ -48,6 +72,12 @@ pub trait Dispatch {
     fn wake_s(&self) -> Option<Seconds>;
     /// Reports a prefill that is done, with its number of cached tokens, or that failed.
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>);
+    /// Takes over a message of another gateway.
+    fn hear(&mut self, now: Seconds, from: ReplicaId, message: &Numbered);
+    /// Lets time pass, and says that it is there.
+    fn beat(&mut self, now: Seconds);
+    /// Messages for the other gateways.
+    fn messages(&mut self) -> Vec<Numbered>;
     /// Reports a change of the tokens that a prefiller holds for decoders.
     fn hold(&mut self, lane: LaneId, tokens: i64);
     /// A prefiller is gone.
@@ -118,7 +148,7 @@ impl Contender {
 /// A gateway's own decision code.
 #[derive(Debug)]
 pub struct Director {
-    board: PrefillScheduler,
+    board: SharedScheduler,
     policy: Policy,
     decode_costs: DecodeCosts,
     decoder_kv_tokens: u64,
@@ -128,10 +158,10 @@ pub struct Director {
 impl Director {
     /// The decisions of `contender` in a gateway that has just been started in front of a cluster.
     #[must_use]
-    pub fn new(contender: Contender, cluster: &Cluster, faults: &Faults) -> Director {
+    pub fn new(contender: Contender, cluster: &Cluster, faults: &Faults, gateway: u16) -> Director {
         let Contender { policy, rule, bind, .. } = contender;
         let costs = scaled(PrefillCosts::default(), faults.cost_factor);
-        let mut board = PrefillScheduler::new(SchedulerSettings {
+        let mut board = SharedScheduler::new(SchedulerSettings {
             policy,
             rule,
             bind,
@@ -141,6 +171,11 @@ impl Director {
         for lane in 0..cluster.prefillers {
             let cache_tokens = u64::from(cluster.costs.hbm_tokens);
             board.open(LaneId(lane), LaneSpec { class: 0, cache_tokens, identity: u64::from(lane) });
+        }
+        if faults.share_s.is_some() {
+            board.share(ReplicaId(u64::from(gateway)));
+            board.connect(true, 0.0);
+            board.lead(gateway == 0, 0.0);
         }
         let start = DecodeCosts::default();
         let decode_costs = DecodeCosts {
@@ -163,12 +198,15 @@ fn scaled(costs: PrefillCosts, factor: f64) -> PrefillCosts {
 }
 
 impl Dispatch for Director {
-    fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> u64 {
-        self.board.arrive(now, job).0
+    fn arrive(&mut self, now: Seconds, job: Arc<Job>, sight: &dyn CacheView) -> u64 {
+        let new = NewRequest { since_s: now, job, tried: &[] };
+        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
     }
 
-    fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64 {
-        self.board.return_to_line(since, job, &[failed]).0
+    fn again(&mut self, now: Seconds, returned: Returned, sight: &dyn CacheView) -> u64 {
+        let Returned { since_s, job, failed } = returned;
+        let new = NewRequest { since_s, job, tried: &[failed] };
+        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
     }
 
     fn pump(
@@ -177,7 +215,8 @@ impl Dispatch for Director {
         sight: &dyn CacheView,
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<PrefillDispatch> {
-        let commits = self.board.pump(now, sight, random).into_iter();
+        self.board.pass(now);
+        let commits = self.board.pump(Sources { now, view: sight, random }).into_iter();
         let sent = commits.map(|commit| {
             let Ticket(ticket) = commit.ticket;
             PrefillDispatch { ticket, booking: commit.booking.0, lane: commit.terms.lane }
@@ -186,7 +225,8 @@ impl Dispatch for Director {
     }
 
     fn wake_s(&self) -> Option<Seconds> {
-        self.board.wake_s()
+        let wakes = self.board.board().wake_s().into_iter().chain(self.board.next_pass_s());
+        wakes.min_by(f64::total_cmp)
     }
 
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>) {
@@ -197,7 +237,20 @@ impl Dispatch for Director {
     }
 
     fn hold(&mut self, lane: LaneId, tokens: i64) {
-        self.board.hold(lane, tokens);
+        self.board.board_mut().hold(lane, tokens);
+    }
+
+    fn hear(&mut self, now: Seconds, from: ReplicaId, message: &Numbered) {
+        self.board.hear(now, from, message);
+    }
+
+    fn beat(&mut self, now: Seconds) {
+        self.board.pass(now);
+        self.board.beat(now);
+    }
+
+    fn messages(&mut self) -> Vec<Numbered> {
+        self.board.take_messages()
     }
 
     fn close(&mut self, lane: LaneId) {

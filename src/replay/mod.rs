@@ -69,8 +69,13 @@ pub struct Faults {
     pub pool_stale_s: Seconds,
     /// Factor on the costs that a gateway assumes at its start.
     pub cost_factor: f64,
-    /// Gateways that share the requests and know nothing of each other.
+    /// Gateways that share the requests.
     pub gateways: u16,
+    /// Time that a message between gateways takes, seconds; none when they know nothing of each
+    /// other.
+    pub share_s: Option<Seconds>,
+    /// Share of these messages, 0 to 1, that is lost.
+    pub share_lost: f64,
     /// Factor by which the first prefiller is slower.
     pub slowness: f64,
     /// The first prefiller dies when half of the requests have come.
@@ -96,6 +101,8 @@ impl Default for Faults {
             pool_stale_s: 0.0,
             cost_factor: 1.0,
             gateways: 1,
+            share_s: None,
+            share_lost: 0.0,
             slowness: 1.0,
             dies: false,
         }

@@ -29,6 +29,9 @@ pub struct Job {
     pub blocks: Arc<[u64]>,
     /// Tokens of a block.
     pub block_tokens: u32,
+    /// Chain by which the prompt's way is remembered, where it is not `blocks`: the one that
+    /// gateways tell each other.
+    pub history: Option<History>,
     /// The hashes are the engines' own, so that others can tell of them.
     pub named: bool,
     /// The prompt's tokens were counted, not estimated.
@@ -38,6 +41,15 @@ pub struct Job {
     /// Hash of the caller's session: the same for all requests that belong together. For policies
     /// that hash it.
     pub session: Option<u64>,
+}
+
+/// Hashes of a prompt's beginning in blocks larger than the engines'.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// One hash for each block, chained to those before it.
+    pub blocks: Arc<[u64]>,
+    /// Tokens of a block.
+    pub block_tokens: u32,
 }
 
 /// Leading tokens of a prompt that a pool holds.
@@ -64,6 +76,21 @@ pub struct Hit {
 }
 
 impl Job {
+    /// True if another gateway has the request: its blocks are not known here, only their chain.
+    pub fn is_elsewhere(&self) -> bool {
+        self.history.is_some() && self.blocks.is_empty()
+    }
+
+    /// Chain by which schedulers remember where its prompt went.
+    pub fn chain(&self) -> &Arc<[u64]> {
+        self.history.as_ref().map_or(&self.blocks, |history| &history.blocks)
+    }
+
+    /// Tokens of a block of that chain.
+    pub fn chain_tokens(&self) -> u32 {
+        self.history.as_ref().map_or(self.block_tokens, |history| history.block_tokens)
+    }
+
     /// The most of its tokens that an engine need not compute. The last one always is: its logits
     /// are needed. And engines use whole blocks, so that a prompt of whole blocks has its last one
     /// computed. The size of blocks is known where tokens are.

@@ -225,7 +225,7 @@ impl Lane {
     /// True if a prompt that begins alike is being computed here.
     pub(super) fn computes(&self, blocks: &[u64]) -> bool {
         let first = blocks.first();
-        first.is_some() && self.booked.iter().any(|booked| booked.job.blocks.first() == first)
+        first.is_some() && self.booked.iter().any(|booked| booked.job.chain().first() == first)
     }
 
     /// Tokens to be computed.

@@ -18,15 +18,16 @@ pub mod popular;
 pub mod resident;
 pub mod scheduler;
 mod score;
+pub mod shared;
 pub mod trust;
 
 pub use choose::{Candidate, Policy, RequestFacts, Rule, Standing, TieBreak, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};
-pub use job::{Hit, Job, LaneId, MAX_LANES, PoolHits, Seconds};
+pub use job::{History, Hit, Job, LaneId, MAX_LANES, PoolHits, Seconds};
 pub use lane::{LaneHealth, LaneSpec};
 pub use scheduler::{
-    Beliefs, Bind, Booking, CacheView, Commit, Done, NewRequest, PrefillScheduler, Reported,
+    Beliefs, Bind, Booking, CacheView, Commit, Done, GivenBooking, NewRequest, PrefillScheduler, Reported,
     SchedulerSettings, Ticket,
 };
 pub use score::Terms;

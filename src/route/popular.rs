@@ -74,8 +74,8 @@ impl Popularity {
     /// Takes note of a prompt and tells how popular its beginning is.
     pub fn note(&mut self, job: &Job, now: Seconds) -> SharedPrefixes {
         self.forget_some();
-        let depth = job.blocks.len().min(MAX_DEPTH);
-        let mut known: SmallVec<[Step; 8]> = self.chains.along(&job.blocks[..depth]).collect();
+        let depth = job.chain().len().min(MAX_DEPTH);
+        let mut known: SmallVec<[Step; 8]> = self.chains.along(&job.chain()[..depth]).collect();
         if let Some(last) = known.last_mut() {
             let whole = last.node;
             last.node = self.chains.cut(whole, last.blocks);
@@ -86,9 +86,9 @@ impl Popularity {
         let known_blocks: usize = known.iter().map(|step| step.blocks).sum();
         let has_children = |last: &Step| self.chains.get(last.node).is_some_and(Node::has_children);
         let branches = known_blocks < depth && known.last().is_some_and(has_children);
-        let end = self.chains.reach(&job.blocks, depth);
+        let end = self.chains.reach(job.chain(), depth);
         self.note_end(end);
-        self.shared_prefixes(&known, job.block_tokens, branches.then_some(now), now)
+        self.shared_prefixes(&known, job.chain_tokens(), branches.then_some(now), now)
     }
 
     /// A prompt ends at a node.

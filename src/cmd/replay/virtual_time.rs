@@ -139,6 +139,8 @@ fn faults(flags: &SimulatedArgs) -> Faults {
         pool_stale_s: flags.pool_stale,
         cost_factor: flags.cost_factor,
         gateways: flags.gateways,
+        share_s: flags.share_ms.map(|ms| ms / 1e3),
+        share_lost: flags.share_lost / 100.0,
         slowness: flags.slow,
         dies: flags.dead,
     }

@@ -1,6 +1,6 @@
 //! From the answer of a prefiller to the last token.
 
-use super::super::dispatch::Dispatch;
+use super::super::dispatch::{DecodeLoad, Dispatch};
 use super::{Event, Record, World};
 use crate::route::LaneId;
 
@@ -31,7 +31,9 @@ impl<D: Dispatch> World<'_, D> {
         let random = self.random.word();
         let gateway = &mut self.gateways[at];
         let Some(job) = &self.flights[request as usize].job else { return 0 };
-        let chosen = gateway.dispatch.decoder(&gateway.decoders, job, random);
+        let with_told = gateway.decoders.iter().zip(&gateway.told).map(|(own, told)| own.and(*told));
+        let loads: Vec<DecodeLoad> = with_told.collect();
+        let chosen = gateway.dispatch.decoder(&loads, job, random);
         if let Some(load) = gateway.decoders.get_mut(chosen) {
             load.requests += 1;
             load.context_tokens += u64::from(job.prompt_tokens) + u64::from(job.output_tokens);

@@ -7,6 +7,7 @@
 
 mod decode;
 mod prefill;
+mod share;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use super::store::Store;
 use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Faults, Seconds};
 use crate::route::{Job, LaneId};
+use share::Share;
 
 /// Outcome of one request. Times are since the run's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -91,6 +93,7 @@ pub struct World<'a, D> {
     seen: Option<Store>,
     decoders: Vec<(Decoder, u64)>,
     random: Random,
+    share: Share,
     served: usize,
     busy_start_s: Vec<Seconds>,
     run: Run,
@@ -102,6 +105,8 @@ struct Gateway<D> {
     dispatch: D,
     waiting: HashMap<u64, u32>,
     decoders: Vec<DecodeLoad>,
+    /// Loads that the others had on decoders, as they have told.
+    told: Vec<DecodeLoad>,
     wakes_s: Option<Seconds>,
 }
 
@@ -127,6 +132,9 @@ enum Event {
     Turns { decoder: u16, version: u64 },
     Through(u32),
     Wakes(u16),
+    Heard { gateway: u16, message: u64 },
+    Beats,
+    LoadsTold,
     Dies,
     Closes,
 }
@@ -153,8 +161,13 @@ impl<'a, D: Dispatch> World<'a, D> {
         let lanes = usize::from(cluster.prefillers);
         let slowness = |lane: usize| if lane == usize::from(VICTIM) { faults.slowness } else { 1.0 };
         let idle = vec![DecodeLoad::default(); usize::from(cluster.decoders)];
-        let gateway =
-            |dispatch| Gateway { dispatch, waiting: HashMap::new(), decoders: idle.clone(), wakes_s: None };
+        let gateway = |dispatch| Gateway {
+            dispatch,
+            waiting: HashMap::new(),
+            decoders: idle.clone(),
+            told: idle.clone(),
+            wakes_s: None,
+        };
         let requests = workload.arrivals.len();
         World {
             cluster,
@@ -173,6 +186,7 @@ impl<'a, D: Dispatch> World<'a, D> {
             seen: (faults.pool_stale_s > 0.0).then(|| Store::new(cluster)),
             decoders: (0..cluster.decoders).map(|_| (Decoder::default(), 0)).collect(),
             random: Random::new(seed),
+            share: Share::new(seed),
             served: 0,
             busy_start_s: vec![0.0; lanes],
             run: Run {
@@ -196,6 +210,9 @@ impl<'a, D: Dispatch> World<'a, D> {
         if self.faults.dies {
             let middle = self.workload.arrivals.get(requests / 2).map_or(0.0, |arrival| arrival.at_s);
             self.plan(middle, Event::Dies);
+        }
+        if self.faults.share_s.is_some() {
+            self.plan(0.0, Event::Beats);
         }
         let mut left = requests.saturating_mul(EVENTS_PER_REQUEST_MAX);
         while self.served < requests && left > 0 {
@@ -233,6 +250,9 @@ impl<'a, D: Dispatch> World<'a, D> {
             Event::Turns { decoder, version } => self.turns(decoder, version),
             Event::Through(request) => self.through(request),
             Event::Wakes(gateway) => self.wakes(gateway),
+            Event::Heard { gateway, message } => self.heard(gateway, message),
+            Event::Beats => self.beats(),
+            Event::LoadsTold => self.loads_told(),
             Event::Dies => self.dies(),
             Event::Closes => self.gateways.iter_mut().for_each(|g| g.dispatch.close(LaneId(VICTIM))),
         }

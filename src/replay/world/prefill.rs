@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::super::dispatch::Dispatch;
+use super::super::dispatch::{Dispatch, Returned};
 use super::super::holders::Holders;
 use super::super::random::Random;
 use super::super::trace::BLOCK_TOKENS;
@@ -57,7 +57,8 @@ impl<D: Dispatch> World<'_, D> {
         }
         let job = Arc::new(self.job(request));
         let gateway = self.gateway_of(request);
-        let ticket = self.gateways[gateway].dispatch.arrive(self.now, job.clone());
+        let view = View { hbm: &self.hbm, told: self.cluster.kv_events };
+        let ticket = self.gateways[gateway].dispatch.arrive(self.now, job.clone(), &view);
         self.gateways[gateway].waiting.insert(ticket, request);
         self.flights[at].job = Some(job);
         self.pump(gateway);
@@ -80,6 +81,7 @@ impl<D: Dispatch> World<'_, D> {
             output_tokens: self.workload.mean_output_tokens,
             blocks: arrival.blocks.clone(),
             block_tokens: BLOCK_TOKENS,
+            history: None,
             pool,
             session: arrival.session,
         }
@@ -98,6 +100,7 @@ impl<D: Dispatch> World<'_, D> {
             self.given[usize::from(sent.lane.0)] += 1;
             self.plan(self.now + self.cluster.costs.hop_s, Event::Reaches { request, lane: sent.lane.0 });
         }
+        self.send_messages(at);
         let gateway = &mut self.gateways[at];
         let Some(wake_s) = gateway.dispatch.wake_s().filter(|wake_s| wake_s.is_finite()) else { return };
         let wake_s = wake_s.max(self.now + WAKE_S_MIN);
@@ -219,7 +222,9 @@ impl<D: Dispatch> World<'_, D> {
         record.failures += 1;
         let failed = LaneId(record.lane);
         let since_s = self.workload.arrivals[request as usize].at_s;
-        let ticket = self.gateways[gateway].dispatch.again(since_s, job, failed);
+        let returned = Returned { since_s, job, failed };
+        let view = View { hbm: &self.hbm, told: self.cluster.kv_events };
+        let ticket = self.gateways[gateway].dispatch.again(self.now, returned, &view);
         match self.gateways[gateway].waiting.entry(ticket) {
             Entry::Vacant(place) => drop(place.insert(request)),
             Entry::Occupied(_) => debug_assert!(false, "a ticket came twice"),

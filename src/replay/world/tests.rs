@@ -1,10 +1,11 @@
 use proptest::prelude::*;
 
-use super::super::dispatch::PrefillDispatch;
+use super::super::dispatch::{PrefillDispatch, Returned};
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, PoolKind};
 use super::*;
 use crate::route::CacheView;
+use crate::route::shared::message::{Numbered, ReplicaId};
 
 /// Sends each request at once, or after a pause of its own; to the lanes in turn, or to that with
 /// the fewest requests.
@@ -34,15 +35,15 @@ impl Simple {
 }
 
 impl Dispatch for Simple {
-    fn arrive(&mut self, now: Seconds, _: Arc<Job>) -> u64 {
+    fn arrive(&mut self, now: Seconds, _: Arc<Job>, _: &dyn CacheView) -> u64 {
         self.count += 1;
         self.waiting.push((now + self.pause_s * (self.count % 7) as f64, self.count, None));
         self.count
     }
 
-    fn again(&mut self, since: Seconds, _: Arc<Job>, failed: LaneId) -> u64 {
+    fn again(&mut self, _: Seconds, returned: Returned, _: &dyn CacheView) -> u64 {
         self.count += 1;
-        self.waiting.push((since, self.count, Some(failed)));
+        self.waiting.push((returned.since_s, self.count, Some(returned.failed)));
         self.count
     }
 
@@ -68,6 +69,14 @@ impl Dispatch for Simple {
         if let Some(requests) = &mut self.lanes[usize::from(lane.0)] {
             *requests -= 1;
         }
+    }
+
+    fn hear(&mut self, _: Seconds, _: ReplicaId, _: &Numbered) {}
+
+    fn beat(&mut self, _: Seconds) {}
+
+    fn messages(&mut self) -> Vec<Numbered> {
+        Vec::new()
     }
 
     fn hold(&mut self, _: LaneId, _: i64) {}
@@ -194,7 +203,7 @@ proptest! {
     ) {
         let workload = workload(120, per_s, seed);
         let cluster = small(pool);
-        let faults = Faults { dies, gateways, pool_stale_s: stale, pool_missing: 0.1, slowness: 1.5, cost_factor: 1.0 };
+        let faults = Faults { dies, gateways, pool_stale_s: stale, pool_missing: 0.1, slowness: 1.5, ..Faults::default() };
         let one = run(&cluster, &faults, &workload, (least, pause_s));
         prop_assert_eq!(&one, &run(&cluster, &faults, &workload, (least, pause_s)), "the seed says it all");
         let costs = &cluster.costs;

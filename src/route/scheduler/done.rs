@@ -36,7 +36,7 @@ impl PrefillScheduler {
             large.touch(lane_id);
         }
         if done == Done::Failed {
-            self.residents.forget(lane_id, &booked.job.blocks, booked.stamp);
+            self.residents.forget(lane_id, booked.job.chain(), booked.stamp);
             return;
         }
         let of_class = self.classes.iter_mut().find(|(class, _)| *class == lane.spec.class);

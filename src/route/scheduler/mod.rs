@@ -93,11 +93,26 @@ pub struct NewRequest<'a> {
     pub tried: &'a [LaneId],
 }
 
+/// A request that another gateway placed.
+#[derive(Clone, Debug)]
+pub struct GivenBooking {
+    /// Ticket under which it waited here, if it did.
+    pub ticket: Option<Ticket>,
+    /// Time at which it came.
+    pub since_s: Seconds,
+    /// Facts of the request.
+    pub job: Arc<Job>,
+    /// Terms of the lane, as the other gateway saw them.
+    pub terms: Terms,
+}
+
 /// A request goes to a prefiller.
 #[derive(Clone, Debug)]
 pub struct Commit {
     /// Ticket of the request.
     pub ticket: Ticket,
+    /// Facts of the request.
+    pub job: Arc<Job>,
     /// To be reported as [`PrefillScheduler::done`].
     pub booking: Booking,
     /// Tokens of its prompt.
@@ -239,6 +254,19 @@ impl PrefillScheduler {
         self.touch(lane);
         self.residents.close(lane);
         self.bookings.retain(|_, whose| *whose != lane);
+    }
+
+    /// Prefillers, and the facts with which they joined.
+    pub fn lane_specs(&self) -> impl Iterator<Item = (LaneId, LaneSpec)> {
+        let lanes = (0u16..).zip(&self.lanes);
+        lanes.filter_map(|(at, lane)| Some((LaneId(at), lane.as_ref()?.spec)))
+    }
+
+    /// Asks a view what each prefiller holds of a prompt.
+    pub fn told(&self, job: &Job, view: &dyn CacheView) -> Vec<Option<u32>> {
+        let mut told = vec![None; self.lanes.len()];
+        view.hbm_tokens(job, &mut told);
+        told
     }
 
     /// A prefiller takes no new requests, or does so again.

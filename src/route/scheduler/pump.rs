@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::line::Waiting;
 use super::sight::{Sight, hit};
-use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Ticket};
+use super::{Bind, Booking, CacheView, Commit, GivenBooking, NewRequest, PrefillScheduler, Ticket};
 use crate::route::choose::{Candidate, Policy, RequestFacts, Standing, TieBreak, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Lane, LaneBooking};
@@ -129,7 +129,7 @@ impl PrefillScheduler {
     fn consider(&mut self, walk: &mut Walk<'_>, waiting: &mut Waiting, others: usize) -> Option<Commit> {
         let now = walk.now;
         let stale = |told_s: Seconds| walk.sight.asks_again() && now - told_s > self.settings.sight_s;
-        if waiting.seen.told_s.is_none_or(stale) {
+        if !waiting.job.is_elsewhere() && waiting.seen.told_s.is_none_or(stale) {
             self.ask(waiting, Sight { now, view: walk.sight });
         }
         self.look(waiting);
@@ -152,7 +152,7 @@ impl PrefillScheduler {
     fn fade(&mut self, now: Seconds) {
         while self.fading.front().is_some_and(|(when, ..)| *when <= now) {
             let Some((_, lane, job, stamp)) = self.fading.pop_front() else { return };
-            self.residents.forget(lane, &job.blocks, stamp);
+            self.residents.forget(lane, job.chain(), stamp);
         }
     }
 
@@ -226,7 +226,7 @@ impl PrefillScheduler {
             let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
             let hit = hit(waiting, at, self.beliefs);
             let told_tokens = waiting.seen.held_tokens(at);
-            let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
+            let in_flight = hit.hbm_tokens > 0 && lane.computes(waiting.job.chain());
             let candidate = LaneCandidate { id, lane, hit, backlog_s: outlook.backlog_s };
             all.push(Terms { told_tokens, in_flight, ..terms(&asking, &costs, candidate) });
         }
@@ -270,11 +270,20 @@ impl PrefillScheduler {
         })
     }
 
+    /// Books a prompt on a lane that another gateway chose, by its terms. A lane that is gone gets
+    /// nothing.
+    pub fn book(&mut self, now: Seconds, given: GivenBooking) -> Commit {
+        let GivenBooking { ticket, since_s, job, terms } = given;
+        let mut waiting = self.newcomer(NewRequest { since_s, job, tried: &[] });
+        waiting.ticket = ticket.unwrap_or(waiting.ticket);
+        self.commit(now, &waiting, terms)
+    }
+
     pub(super) fn commit(&mut self, now: Seconds, waiting: &Waiting, best: Terms) -> Commit {
         self.count += 1;
         self.turn = self.turn.wrapping_add(1);
         let number = self.count;
-        let stamp = self.residents.enter(best.lane, &waiting.job.blocks, waiting.job.block_tokens);
+        let stamp = self.residents.enter(best.lane, waiting.job.chain(), waiting.job.chain_tokens());
         if let Some(Some(lane)) = self.lanes.get_mut(usize::from(best.lane.0)) {
             let class_s = best.prefill_s / lane.slowness();
             let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());
@@ -289,6 +298,7 @@ impl PrefillScheduler {
         self.touch(best.lane);
         Commit {
             ticket: waiting.ticket,
+            job: waiting.job.clone(),
             booking: Booking(number),
             tokens: waiting.job.prompt_tokens,
             terms: best,

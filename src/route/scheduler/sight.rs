@@ -21,16 +21,17 @@ impl PrefillScheduler {
         }
         seen.version = Some(self.residents.version());
         seen.own_tokens.resize(lanes, 0);
-        self.residents.leading(&waiting.job.blocks, &mut seen.own_tokens);
+        self.residents.leading(waiting.job.chain(), &mut seen.own_tokens);
         for tokens in &mut seen.own_tokens {
-            *tokens = tokens.saturating_mul(waiting.job.block_tokens);
+            *tokens = tokens.saturating_mul(waiting.job.chain_tokens());
         }
     }
 
     /// Those in front of whom it is long ago that others were asked about their prompts.
     pub fn stale(&self, now: Seconds, most: usize) -> Vec<(Ticket, Arc<Job>)> {
         let stale = |told_s: Seconds| now - told_s > self.settings.sight_s;
-        let front = self.line.front(most).filter(|it| it.seen.told_s.is_none_or(stale));
+        let front =
+            self.line.front(most).filter(|it| !it.job.is_elsewhere() && it.seen.told_s.is_none_or(stale));
         front.map(|it| (it.ticket, it.job.clone())).collect()
     }
 
@@ -51,7 +52,10 @@ impl PrefillScheduler {
         view.hbm_tokens(&waiting.job, &mut told);
         // Of prompts whose blocks have no names of the engines' nobody can tell.
         let is_few = self.large.is_none();
-        if waiting.job.named && (is_few || now - self.tells_s > self.settings.sight_s) {
+        if waiting.job.named
+            && !waiting.job.is_elsewhere()
+            && (is_few || now - self.tells_s > self.settings.sight_s)
+        {
             self.tells_s = now;
             for (lane, told) in self.lanes.iter_mut().zip(&told) {
                 if let Some(lane) = lane {

@@ -76,6 +76,7 @@ fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
         "requests": requests(gateway),
         "recent": recent(gateway),
         "beliefs": beliefs(first),
+        "share": share(first),
         "roles": roles(&fleets),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
@@ -98,9 +99,25 @@ fn fleet_facts(fleet: &ServedFleet) -> Value {
         "dialect": fleet.relay.speech.now().dialect.name(),
         "model": fleet.access.now().model,
         "waiting": fleet.relay.fleet.scheduler().waiting(),
+        "share": share(&fleet.relay),
         "ended": ended,
         "failed": failed,
         "beliefs": beliefs(&fleet.relay),
+    })
+}
+
+/// Standing of the gateway among those that share a fleet, and counts of requests by who chose
+/// their prefiller; null where the fleet is not shared.
+fn share(relay: &Relay) -> Value {
+    let scheduler = relay.fleet.scheduler();
+    let Some((standing, traffic)) = scheduler.standing().zip(scheduler.traffic()) else { return Value::Null };
+    json!({
+        "standing": standing.name(),
+        "asked": traffic.asked,
+        "placed": traffic.placed,
+        "lapsed": traffic.lapsed,
+        "own": traffic.own,
+        "for_others": traffic.for_others,
     })
 }
 

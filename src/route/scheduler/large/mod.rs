@@ -241,7 +241,7 @@ impl PrefillScheduler {
         let (order, places) = (&pass.large.order, &pass.large.places);
         let sooner = |there: LaneId, turn: &Turn| {
             let Some(waiting) = self.line.get(*turn) else { return false };
-            let way = self.residents.way(&waiting.job.blocks);
+            let way = self.residents.way(waiting.job.chain());
             let first_token_s = |at: LaneId| {
                 let planned_s = places.before_s(at, *turn);
                 let terms = self.terms_of_many(pass.now, waiting, &way, PlannedLane { id: at, planned_s })?;
@@ -305,7 +305,7 @@ impl PrefillScheduler {
             }
             return None;
         }
-        let in_flight = terms.hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
+        let in_flight = terms.hit.hbm_tokens > 0 && lane.computes(waiting.job.chain());
         let told_tokens = told.or_else(|| (lane.tells && waiting.job.named).then_some(0));
         let all = std::mem::take(&mut pass.large.all);
         let commit = self.commit(now, waiting, Terms { in_flight, told_tokens, ..terms });
@@ -323,7 +323,7 @@ impl PrefillScheduler {
         Circumstances { asking, before, others }: Circumstances,
     ) {
         let (now, large) = (pass.now, &mut *pass.large);
-        let way = self.residents.way(&waiting.job.blocks);
+        let way = self.residents.way(waiting.job.chain());
         large.gather_holders(waiting, &way, self.lanes.len());
         asking.and_then(|it| it.lane).into_iter().chain(before).for_each(|lane| large.found.add(lane, None));
         large.gather_free(waiting, &self.lanes, now);
@@ -392,7 +392,7 @@ impl PrefillScheduler {
     fn hit_of_many(&self, waiting: &Waiting, lane: LaneId, believed_blocks: u32) -> Hit {
         let told = waiting.seen.told_by(lane).filter(|_| self.beliefs.named).unwrap_or(0);
         let blocks = if self.beliefs.history { believed_blocks } else { 0 };
-        let own = blocks.saturating_mul(waiting.job.block_tokens);
+        let own = blocks.saturating_mul(waiting.job.chain_tokens());
         Hit::of(&waiting.job, lane, told.max(own), self.beliefs.named)
     }
 
@@ -423,7 +423,7 @@ impl PrefillScheduler {
 
     /// The least work that a request makes on some lane: one of those that hold most of it.
     pub(super) fn least_service_of_many(&self, large: &LargeFleet, waiting: &Waiting) -> Seconds {
-        let way = self.residents.way(&waiting.job.blocks);
+        let way = self.residents.way(waiting.job.chain());
         let holder = way.longest_first().next().and_then(|node| node.holders.first());
         let told = waiting.seen.told_some.iter().max_by_key(|it| it.tokens);
         let near = waiting.job.pool.near.iter().max_by_key(|(_, tokens)| *tokens);

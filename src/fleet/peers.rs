@@ -1,0 +1,130 @@
+//! The scheduler among other gateways that share the fleet: what it says to them, and what they say.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::mpsc;
+
+use crate::fleet::scheduler_handle::SchedulerHandle;
+use crate::obs::Meters;
+use crate::obs::share::Placements;
+use crate::route::shared::message::{Numbered, ReplicaId};
+use crate::route::shared::{SharedScheduler, Standing, Traffic};
+
+/// Messages that wait to be sent: those of a second at some thousand requests per second. Beyond
+/// it the store is too slow, and what is left unsaid is told anew when it is back.
+const UNSENT: usize = 8_192;
+
+/// Way to the other gateways.
+#[derive(Debug)]
+pub struct PeerSender {
+    messages: mpsc::Sender<Numbered>,
+    /// Some messages found no room.
+    overflowed: Arc<AtomicBool>,
+}
+
+/// Messages for other gateways, for whoever sends them.
+#[derive(Debug)]
+pub struct PeerMessages {
+    messages: mpsc::Receiver<Numbered>,
+    overflowed: Arc<AtomicBool>,
+}
+
+/// Most messages that are sent at once.
+const TOGETHER: usize = 256;
+
+impl PeerMessages {
+    /// The next messages, in their order; waits for the first.
+    pub async fn next(&mut self) -> Vec<Numbered> {
+        let mut together = Vec::new();
+        self.messages.recv_many(&mut together, TOGETHER).await;
+        together
+    }
+
+    /// Drops what waits, and says whether some found no room.
+    pub fn reset(&mut self) -> bool {
+        while self.messages.try_recv().is_ok() {}
+        self.overflowed.swap(false, Ordering::Relaxed)
+    }
+
+    /// True if some messages found no room since the last reset.
+    pub fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+}
+
+impl SchedulerHandle {
+    /// Shares the fleet with other gateways from now on, once. Returns what is to be sent to them;
+    /// None if the fleet is shared already.
+    pub fn share(&self, me: ReplicaId) -> Option<PeerMessages> {
+        let (sender, messages) = mpsc::channel(UNSENT);
+        let overflowed = Arc::new(AtomicBool::new(false));
+        self.peers.set(PeerSender { messages: sender, overflowed: overflowed.clone() }).ok()?;
+        self.lock().board.share(me);
+        Some(PeerMessages { messages, overflowed })
+    }
+
+    /// Takes over what another gateway says.
+    pub fn hear(self: &Arc<Self>, from: ReplicaId, messages: &[Numbered]) {
+        self.among_peers(|board, now| messages.iter().for_each(|it| board.hear(now, from, it)));
+    }
+
+    /// This gateway places the requests of all from now on, or does so no longer.
+    pub fn lead(self: &Arc<Self>, leads: bool) {
+        self.among_peers(|board, now| board.lead(leads, now));
+    }
+
+    /// Others can be heard from now on, or no longer.
+    pub fn connect(self: &Arc<Self>, connected: bool) {
+        self.among_peers(|board, now| board.connect(connected, now));
+    }
+
+    /// Says that this gateway is there, and forgets those that are not.
+    pub fn beat(self: &Arc<Self>) {
+        self.among_peers(|board, now| {
+            board.pass(now);
+            board.beat(now);
+        });
+    }
+
+    /// Shows the standing among other gateways, where the fleet is shared.
+    pub(super) fn show(&self, meters: &Meters) {
+        let (standing, traffic) = {
+            let state = self.lock();
+            (state.board.standing(), state.board.traffic())
+        };
+        let Some((standing, traffic)) = standing.zip(traffic) else { return };
+        let Traffic { placed, own, lapsed, for_others, .. } = traffic;
+        let placements = Placements { leader: placed, here: own, lapsed, for_others };
+        meters.share(&Standing::NAMES, standing.name(), placements);
+    }
+
+    /// Standing among the other gateways; none where the fleet is not shared.
+    pub fn standing(&self) -> Option<Standing> {
+        self.lock().board.standing()
+    }
+
+    /// Counts of what was told to other gateways; none where the fleet is not shared.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.lock().board.traffic()
+    }
+
+    fn among_peers(self: &Arc<Self>, change: impl FnOnce(&mut SharedScheduler, f64)) {
+        {
+            let (now, mut state) = (self.now(), self.lock());
+            change(&mut state.board, now);
+            self.tell_peers(&mut state.board);
+        }
+        self.pump();
+    }
+
+    /// Hands over what is to be said, in its order: to be called under the lock.
+    pub(super) fn tell_peers(&self, board: &mut SharedScheduler) {
+        let Some(peers) = self.peers.get() else { return };
+        for message in board.take_messages() {
+            if peers.messages.try_send(message).is_err() {
+                peers.overflowed.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}

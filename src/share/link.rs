@@ -1,0 +1,195 @@
+//! The connection of one fleet's scheduler to the other gateways.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::AsyncConnectionConfig;
+use redis::aio::{MultiplexedConnection, PubSubStream};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::lease::{Lease, RENEWAL};
+use super::store::Store;
+use super::{ANSWER_TIME, CONNECT_TIME, IN_FLIGHT, LARGEST_BYTES, RETRY_MAX, RETRY_MIN, ShareError, codec};
+use crate::fleet::SchedulerHandle;
+use crate::fleet::peers::PeerMessages;
+use crate::route::shared::message::{Numbered, ReplicaId};
+use crate::route::shared::{BEAT_S, SILENCE_S};
+
+/// Settings of a link.
+#[derive(Debug)]
+pub struct LinkSettings {
+    /// The store.
+    pub store: Store,
+    /// First part of all names in the store: gateways that share a fleet have it in common.
+    pub prefix: String,
+    /// This gateway.
+    pub me: ReplicaId,
+}
+
+/// A fleet's link to the other gateways.
+#[derive(Debug)]
+pub struct Link {
+    settings: LinkSettings,
+    scheduler: Arc<SchedulerHandle>,
+    unsent: PeerMessages,
+}
+
+/// What happens while a link is up.
+struct Session {
+    store: MultiplexedConnection,
+    heard: PubSubStream,
+    channel: String,
+    lease: Lease,
+    last_echo: Instant,
+}
+
+impl Link {
+    /// A link of a scheduler; None if that has one already.
+    pub fn new(settings: LinkSettings, scheduler: Arc<SchedulerHandle>) -> Option<Link> {
+        let unsent = scheduler.share(settings.me)?;
+        Some(Link { settings, scheduler, unsent })
+    }
+
+    /// Keeps the link up, and never returns. Without it the scheduler decides alone.
+    pub async fn run(mut self) {
+        let mut pause = RETRY_MIN;
+        let mut told = false;
+        loop {
+            match self.connect().await {
+                Ok(session) => {
+                    tracing::info!(share = %self.settings.prefix, "other gateways can be heard");
+                    (pause, told) = (RETRY_MIN, false);
+                    self.unsent.reset();
+                    self.scheduler.connect(true);
+                    let error = self.serve(session).await;
+                    self.scheduler.connect(false);
+                    tracing::warn!(share = %self.settings.prefix, %error, "other gateways can't be heard: this one decides alone");
+                    told = told || !matches!(error, ShareError::Overflow);
+                }
+                Err(error) if !told => {
+                    told = true;
+                    tracing::warn!(share = %self.settings.prefix, %error, "the store of share.url can't be used: this gateway decides alone");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    async fn connect(&self) -> Result<Session, ShareError> {
+        let LinkSettings { store, prefix, me } = &self.settings;
+        let channel = format!("{prefix}:messages");
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIME))
+            .set_response_timeout(Some(ANSWER_TIME));
+        let opened = async {
+            let client = store.client().await?;
+            let store = client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut listener = client.get_async_pubsub().await?;
+            listener.subscribe(&channel).await?;
+            Ok::<_, ShareError>((store, listener.into_on_message()))
+        };
+        let (store, heard) =
+            timeout(CONNECT_TIME, opened).await.map_err(|_| ShareError::Slow(CONNECT_TIME))??;
+        let lease = Lease::new(format!("{prefix}:leader"), *me);
+        Ok(Session { store, heard, channel, lease, last_echo: Instant::now() })
+    }
+
+    /// Sends and hears until something fails, and says what.
+    async fn serve(&mut self, mut session: Session) -> ShareError {
+        let mut beats = interval(Duration::from_secs_f64(BEAT_S));
+        let mut renewals = interval(RENEWAL);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut publishing = FuturesUnordered::new();
+        let mut renewing = FuturesUnordered::new();
+        let mut refused = false;
+        loop {
+            tokio::select! {
+                heard = session.heard.next() => match heard {
+                    Some(message) => self.hear(&mut session, message.get_payload_bytes()),
+                    None => return ShareError::Closed,
+                },
+                messages = self.unsent.next(), if publishing.len() < IN_FLIGHT => {
+                    publishing.push(publish(session.store.clone(), &session.channel, self.settings.me, &messages));
+                }
+                Some(published) = publishing.next(), if !publishing.is_empty() => {
+                    if let Err(error) = published {
+                        return error;
+                    }
+                }
+                Some((answer, asked)) = renewing.next(), if !renewing.is_empty() => {
+                    refused = self.note_lease(&mut session.lease, answer, asked, refused);
+                }
+                _ = beats.tick() => {
+                    self.scheduler.beat();
+                    if session.last_echo.elapsed().as_secs_f64() > SILENCE_S {
+                        return ShareError::Silent(session.last_echo.elapsed());
+                    }
+                    if self.unsent.has_overflowed() {
+                        return ShareError::Overflow;
+                    }
+                    self.scheduler.lead(session.lease.leads());
+                }
+                _ = renewals.tick(), if renewing.is_empty() => {
+                    renewing.push(renew(session.store.clone(), Lease::new(format!("{}:leader", self.settings.prefix), self.settings.me)));
+                }
+            }
+        }
+    }
+
+    fn hear(&self, session: &mut Session, bytes: &[u8]) {
+        if bytes.len() > LARGEST_BYTES {
+            return;
+        }
+        let Ok((from, messages)) = codec::decode(bytes) else { return };
+        if from == self.settings.me {
+            session.last_echo = Instant::now();
+        }
+        self.scheduler.hear(from, &messages);
+    }
+
+    /// Takes over the answer about the lease. A store that refuses to keep it, as a full one does,
+    /// still carries messages: each gateway then decides for itself by what it hears.
+    fn note_lease(
+        &self,
+        lease: &mut Lease,
+        answer: Result<bool, ShareError>,
+        asked: Instant,
+        refused: bool,
+    ) -> bool {
+        match answer {
+            Ok(taken) => {
+                self.scheduler.lead(lease.note(taken, asked));
+                false
+            }
+            Err(error) => {
+                if !refused {
+                    tracing::warn!(share = %self.settings.prefix, %error, "the lease of the leader can't be taken");
+                }
+                true
+            }
+        }
+    }
+}
+
+/// The future of publishing some messages. They stay in their order, since the connection sends in
+/// the order in which it is asked.
+fn publish(
+    mut store: MultiplexedConnection,
+    channel: &str,
+    me: ReplicaId,
+    messages: &[Numbered],
+) -> impl Future<Output = Result<(), ShareError>> + use<> {
+    let mut command = redis::cmd("PUBLISH");
+    command.arg(channel).arg(codec::encode(me, messages));
+    async move { Ok(command.query_async::<()>(&mut store).await?) }
+}
+
+async fn renew(mut store: MultiplexedConnection, lease: Lease) -> (Result<bool, ShareError>, Instant) {
+    let asked = Instant::now();
+    (lease.take(&mut store).await, asked)
+}

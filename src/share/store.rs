@@ -1,0 +1,63 @@
+//! The store: one server, or the one that sentinels name at the moment.
+
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{Client, IntoConnectionInfo, RedisConnectionInfo};
+
+use super::ShareError;
+use crate::config::share::StoreUrl;
+
+/// Way to the store.
+pub enum Store {
+    /// One server.
+    Server(Box<Client>),
+    /// Sentinels, which know the server.
+    Sentinels(Box<tokio::sync::Mutex<SentinelClient>>),
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Store")
+    }
+}
+
+impl Store {
+    /// The way to the store that a URL names. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// The URL has a part that can't be read.
+    pub fn new(url: &StoreUrl) -> Result<Store, ShareError> {
+        match url {
+            StoreUrl::Server(url) => Ok(Store::Server(Box::new(Client::open(url.as_str())?))),
+            StoreUrl::Sentinels { sentinels, name, credentials } => {
+                let login = login(credentials)?;
+                let node = SentinelNodeConnectionInfo::default().set_redis_connection_info(login);
+                let client = SentinelClient::build(
+                    sentinels.clone(),
+                    name.clone(),
+                    Some(node),
+                    SentinelServerType::Master,
+                )?;
+                Ok(Store::Sentinels(Box::new(client.into())))
+            }
+        }
+    }
+
+    /// The server, as it is known now.
+    ///
+    /// # Errors
+    /// No sentinel answers, or none knows it.
+    pub async fn client(&self) -> Result<Client, ShareError> {
+        match self {
+            Store::Server(client) => Ok(client.as_ref().clone()),
+            Store::Sentinels(sentinels) => Ok(sentinels.lock().await.async_get_client().await?),
+        }
+    }
+}
+
+/// The login of `user:password`, as a URL would have it.
+fn login(credentials: &str) -> Result<RedisConnectionInfo, ShareError> {
+    if credentials.is_empty() {
+        return Ok(RedisConnectionInfo::default());
+    }
+    Ok(format!("redis://{credentials}@localhost").into_connection_info()?.redis_settings().clone())
+}

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Gateways that share a fleet through a real Redis or Valkey.
+
+    tests/share/replicas.py [GATEWAYS] [faults]
+
+Starts a Redis (or Valkey) server, simulated engines and GATEWAYS gateways (4), sends them the same conversations in turn,
+and prints the time to the first token beside that of one gateway, and of gateways that do not share. With `faults` the
+server is killed, stopped for 5 s, flushed and filled while requests come. Exits with 1 if a request fails, or if the
+gateways do not find together again; with 77 where there is no server to be had. Nothing is judged by time.
+PD_PROXY names the program; REDIS_SERVER another server than redis-server or valkey-server.
+"""
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+PROGRAM = os.environ.get("PD_PROXY", "target/release/pd-proxy")
+SERVER = os.environ.get("REDIS_SERVER") or shutil.which("valkey-server") or shutil.which("redis-server")
+PORT = int(os.environ.get("SHARE_PORT", "24900"))
+PREFILLERS, DECODERS = 8, 4
+TURNS, CONVERSATIONS = 3, 60
+# Words that each turn adds, nine tokens each; a prefiller computes 20 000 tokens a second.
+TURN_WORDS = 600
+RATE_PER_S = float(os.environ.get("SHARE_RATE", "12"))
+
+running = []
+
+
+def start(*command, **more):
+    log = open(os.path.join(folder, f"log{len(running)}"), "w")
+    running.append(subprocess.Popen(command, stdout=log, stderr=log, **more))
+    return running[-1]
+
+
+def redis(extra=()):
+    return start(SERVER, "--port", str(PORT), "--save", "", "--appendonly", "no", *extra)
+
+
+def tell_redis(*words):
+    """Sends one command and returns the first line of the answer."""
+    import socket
+    with socket.create_connection(("127.0.0.1", PORT), 5) as link:
+        link.sendall(f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words))
+        return link.recv(65536).decode(errors="replace")
+
+
+def engines():
+    for at in range(PREFILLERS):
+        start(PROGRAM, "sim", "--role", "prefill", "--port", str(PORT + 10 + at), "--prefill-tokens-per-s", "20000")
+    for at in range(DECODERS):
+        start(PROGRAM, "sim", "--role", "decode", "--port", str(PORT + 30 + at), "--tpot-ms", "5")
+
+
+def gateway(at, share):
+    env = dict(os.environ)
+    if share:
+        env["PD_PROXY__SHARE__URL"] = f"redis://127.0.0.1:{PORT}"
+    hosts = lambda count: ["127.0.0.1"] * count
+    return start(
+        PROGRAM, "--host", "127.0.0.1", "--port", str(PORT + 50 + at),
+        "--prefiller-hosts", *hosts(PREFILLERS), "--prefiller-ports", *[str(PORT + 10 + n) for n in range(PREFILLERS)],
+        "--decoder-hosts", *hosts(DECODERS), "--decoder-ports", *[str(PORT + 30 + n) for n in range(DECODERS)],
+        "--set", "health.probe_ms=0", "--log-level", "warning", env=env)
+
+
+def ask(at, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT + 50 + at}{path}", timeout=5) as answer:
+        return answer.read().decode()
+
+
+def until(what, holds, seconds=30):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if holds():
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise SystemExit(f"it never came to this: {what}")
+
+
+def standings(gateways):
+    shown = [json.loads(ask(at, "/status.json"))["share"] for at in range(gateways)]
+    return sorted(it["standing"] if it else "none" for it in shown)
+
+
+def whole(gateways):
+    return standings(gateways) == ["follows"] * (gateways - 1) + ["leads"]
+
+
+async def request(at, prompt, outcome):
+    began = time.monotonic()
+    body = json.dumps({"model": "sim", "prompt": prompt, "max_tokens": 4, "stream": True}).encode()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT + 50 + at)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                     + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        status = (await reader.readline()).split()[1]
+        first = None
+        text = b""
+        while chunk := await reader.read(65536):
+            if first is None and b"data:" in chunk:
+                first = time.monotonic() - began
+            text += chunk
+        writer.close()
+        ok = status == b"200" and b"[DONE]" in text and b'"error"' not in text
+        outcome.append((first if ok else None, text if not ok else b""))
+    except OSError as error:
+        outcome.append((None, str(error).encode()))
+
+
+async def load(gateways, seed):
+    """Conversations that come back, at a steady rate, each turn at the next gateway."""
+    outcome, tasks = [], []
+    for nth in range(TURNS * CONVERSATIONS):
+        turn, conversation = divmod(nth, CONVERSATIONS)
+        words = [f"{seed}-{conversation}-{word}" for word in range((turn + 1) * TURN_WORDS)]
+        tasks.append(asyncio.create_task(request(nth % gateways, " ".join(words), outcome)))
+        await asyncio.sleep(1 / RATE_PER_S)
+    await asyncio.gather(*tasks)
+    return outcome
+
+
+def percentile(times, share):
+    return sorted(times)[min(len(times) - 1, int(len(times) * share))]
+
+
+def run(tag, gateways, share, fault=None):
+    pids = [gateway(at, share) for at in range(gateways)]
+    try:
+        until(f"{gateways} gateways are ready", lambda: all(ask(at, "/healthcheck") for at in range(gateways)))
+        if share:
+            until("one leads and the others follow", lambda: whole(gateways))
+        before = int(tell_redis("INFO", "stats").split("total_commands_processed:")[1].split()[0]) if share else 0
+        if fault:
+            import threading
+            threading.Timer(2, fault).start()
+        outcome = asyncio.run(load(gateways, tag))
+        failed = [text for first, text in outcome if first is None]
+        times = [first for first, _ in outcome if first is not None]
+        note = ""
+        if share and not fault:
+            after = int(tell_redis("INFO", "stats").split("total_commands_processed:")[1].split()[0])
+            note = f", {(after - before) / len(outcome):.1f} commands per request"
+        print(f"{tag:24} {len(times)} answered, {len(failed)} failed, first token p50 {percentile(times, .5):.3f}"
+              f" p90 {percentile(times, .9):.3f} p99 {percentile(times, .99):.3f} s{note}", flush=True)
+        if failed:
+            print(failed[0][:2000])
+            raise SystemExit(1)
+        if share:
+            until("all are together again", lambda: whole(gateways))
+    finally:
+        for it in pids:
+            it.terminate()
+        for it in pids:
+            it.wait()
+
+
+def fill():
+    tell_redis("CONFIG", "SET", "maxmemory", "1")
+    time.sleep(5)
+    tell_redis("CONFIG", "SET", "maxmemory", "0")
+
+
+def stop():
+    store.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    store.send_signal(signal.SIGCONT)
+
+
+def kill():
+    global store
+    store.kill()
+    store.wait()
+    time.sleep(2)
+    store = redis()
+
+
+if SERVER is None:
+    print("no redis-server and no valkey-server")
+    raise SystemExit(77)
+folder = tempfile.mkdtemp()
+gateways = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 4
+try:
+    store = redis()
+    engines()
+    until("the store answers", lambda: "PONG" in tell_redis("PING"))
+    if "faults" in sys.argv:
+        run("killed", gateways, True, kill)
+        run("stopped for 5 s", gateways, True, stop)
+        run("flushed", gateways, True, lambda: tell_redis("FLUSHALL"))
+        run("full for 5 s", gateways, True, fill)
+    else:
+        run("one gateway", 1, False)
+        run(f"{gateways}, nothing shared", gateways, False)
+        run(f"{gateways}, shared", gateways, True)
+finally:
+    for it in running:
+        it.kill()
+    shutil.rmtree(folder, ignore_errors=True)
