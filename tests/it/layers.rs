@@ -99,6 +99,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "relay",
             "route",
             "server",
+            "share",
             "tls",
             "tokenization",
             "trace",
@@ -106,6 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "util",
         ],
     ),
+    ("share", &["config", "fleet", "route"]),
     ("sim", &["codec"]),
     ("replay", &["route", "util"]),
     (
