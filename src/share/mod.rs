@@ -8,12 +8,14 @@
 pub mod codec;
 pub mod lease;
 pub mod link;
+pub mod probe;
 pub mod store;
 pub mod wire;
 
 use std::time::Duration;
 
 pub use link::{Link, LinkSettings};
+pub use probe::Findings;
 pub use store::Store;
 
 /// Limit for connecting to the store, and for subscribing.

@@ -128,6 +128,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "pool",
             "prompt",
             "replay",
+            "route",
+            "share",
             "sim",
             "tls",
             "tokenization",

@@ -18,6 +18,7 @@ mod memcache;
 mod mooncake;
 mod parity;
 mod releases;
+mod share;
 mod stored;
 mod tokens;
 mod visit;
@@ -130,6 +131,7 @@ pub async fn run(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
     let inquiry = Inquiry { config, client, limit };
     let mut report = Report::default();
     here::look(config, &mut report);
+    share::ask(config, &mut report).await;
     let published = ask_engines(&inquiry, loaded, tokenizer, stores, &mut report).await?;
     // After the engines: what they have just stored is among the keys.
     let mut of_pool = Report::default();
