@@ -23,7 +23,7 @@ const SENTINEL: &str = "redis+sentinel://";
 /// A store, as its URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// One server.
+    /// One server alone.
     Server(String),
     /// Sentinels, which know the server.
     Sentinels {
@@ -40,7 +40,7 @@ impl Share {
     /// The store; none where the gateway is alone.
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// Description of what is wrong with the URL.
     pub fn store(&self) -> Result<Option<StoreUrl>, &'static str> {
         let Some(url) = self.url.as_ref().map(Secret::expose) else { return Ok(None) };
         let Some(rest) = url.strip_prefix(SENTINEL) else { return server(url).map(Some) };

@@ -1,4 +1,4 @@
-//! The scheduler among other gateways that share the fleet: what it says to them, and what they say.
+//! The scheduler among other gateways that share the fleet: its messages to them, and theirs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

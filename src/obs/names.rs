@@ -7,8 +7,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 pub const REQUESTS: &str = "pd_proxy_requests_total";
 /// 1 for the standing of the gateway among those that share a fleet, by `standing`.
 pub const SHARE_STANDING: &str = "pd_proxy_share_standing";
-/// Prefillers chosen in a fleet that gateways share, by whom they were chosen: leader, here, lapsed,
-/// for_others.
+/// Requests of a fleet that gateways share, `by` who chose their prefiller.
 pub const SHARE_PLACEMENTS: &str = "pd_proxy_share_placements_total";
 /// Requests being served.
 pub const INFLIGHT: &str = "pd_proxy_inflight_requests";

@@ -20,11 +20,11 @@ use crate::route::shared::{BEAT_S, SILENCE_S};
 /// Settings of a link.
 #[derive(Debug)]
 pub struct LinkSettings {
-    /// The store.
+    /// Way to the store.
     pub store: Store,
     /// First part of all names in the store: gateways that share a fleet have it in common.
     pub prefix: String,
-    /// This gateway.
+    /// Number of this gateway.
     pub me: ReplicaId,
 }
 
@@ -36,7 +36,7 @@ pub struct Link {
     unsent: PeerMessages,
 }
 
-/// What happens while a link is up.
+/// State of a link that is up.
 struct Session {
     store: MultiplexedConnection,
     heard: PubSubStream,

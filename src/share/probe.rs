@@ -1,4 +1,5 @@
-//! One look at the store, for `pd-proxy check`: is it there, does it carry messages, may it be used.
+//! One look at the store, for `pd-proxy check`: is it there, does it carry messages, may it be
+//! used.
 
 use std::time::Duration;
 

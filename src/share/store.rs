@@ -8,7 +8,7 @@ use crate::config::share::StoreUrl;
 
 /// Way to the store.
 pub enum Store {
-    /// One server.
+    /// One server alone.
     Server(Box<Client>),
     /// Sentinels, which know the server.
     Sentinels(Box<tokio::sync::Mutex<SentinelClient>>),

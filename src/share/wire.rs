@@ -4,18 +4,18 @@
 
 use prost::{Message, Oneof};
 
-/// What is published: some messages of one gateway, in their order.
+/// One publication: some messages of one gateway, in their order.
 #[derive(Clone, PartialEq, Message)]
 pub struct Envelope {
     /// Number of the sender.
     #[prost(fixed64, tag = "1")]
     pub from: u64,
-    /// Messages.
+    /// Messages of the gateway.
     #[prost(message, repeated, tag = "2")]
     pub items: Vec<Item>,
 }
 
-/// One message.
+/// One message of several.
 #[derive(Clone, PartialEq, Message)]
 pub struct Item {
     /// Place among all messages of the sender.
@@ -53,7 +53,7 @@ pub enum Content {
     /// The sender has just come. The number says nothing.
     #[prost(uint32, tag = "8")]
     Hello(u32),
-    /// What was said of the sender's requests is void. The number says nothing.
+    /// All that was said of the sender's requests is void. The number says nothing.
     #[prost(uint32, tag = "9")]
     Anew(u32),
 }
@@ -78,7 +78,7 @@ pub struct Ask {
 /// Names of requests.
 #[derive(Clone, PartialEq, Message)]
 pub struct Requests {
-    /// Requests.
+    /// Names of the requests.
     #[prost(message, repeated, tag = "1")]
     pub requests: Vec<Request>,
 }
@@ -97,7 +97,7 @@ pub struct Request {
 /// A place that the leader gives.
 #[derive(Clone, PartialEq, Message)]
 pub struct Place {
-    /// The request.
+    /// Name of the request.
     #[prost(message, optional, tag = "1")]
     pub request: Option<Request>,
     /// Terms of its prefiller.
@@ -162,7 +162,7 @@ pub struct Beat {
 /// Facts of a prompt.
 #[derive(Clone, PartialEq, Message)]
 pub struct Prompt {
-    /// Its tokens.
+    /// Tokens of the prompt.
     #[prost(uint32, tag = "1")]
     pub prompt_tokens: u32,
     /// Tokens that the answer is expected to have.
@@ -197,7 +197,7 @@ pub struct Held {
     /// Name of the prefiller.
     #[prost(fixed64, tag = "1")]
     pub lane: u64,
-    /// Leading tokens.
+    /// Leading tokens there.
     #[prost(uint32, tag = "2")]
     pub tokens: u32,
 }

@@ -58,7 +58,7 @@ impl Share {
     pub(super) fn placed(&mut self, board: &mut PrefillScheduler, now: Seconds, place: &Place) {
         let number = place.request.number;
         let Some(ask) = self.asks.remove(&number) else {
-            // It waits here meanwhile, is placed here, or has left: only then nobody says more of it.
+            // It waits here meanwhile, is placed here, or has left.
             let told = self.told.values().find(|(told, _)| *told == number).map(|(_, told)| told.clone());
             match told {
                 // Two have placed it, as long as both took themselves for the leader.

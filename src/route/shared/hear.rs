@@ -1,4 +1,4 @@
-//! What follows from what others say, and from their silence.
+//! Consequences of messages from others, and of their silence.
 
 use super::ASK_ANEW_S;
 use super::message::{Ask, Beat, Commitment, Message, Numbered, Place, ReplicaId, RequestId};

@@ -52,9 +52,9 @@ impl LaneNames {
         self.names.get(&lane).copied()
     }
 
-    fn held(&self, held: impl Iterator<Item = (LaneId, u32)>) -> Vec<HeldTokens> {
-        let named = held.filter_map(|(lane, tokens)| Some(HeldTokens { lane: self.name(lane)?, tokens }));
-        let mut named: Vec<HeldTokens> = named.filter(|it| it.tokens > 0).collect();
+    /// Those that hold most, of these.
+    fn most(mut named: Vec<HeldTokens>) -> Vec<HeldTokens> {
+        named.retain(|it| it.tokens > 0);
         named.sort_unstable_by_key(|it| std::cmp::Reverse(it.tokens));
         named.truncate(MOST_HELD);
         named
@@ -67,10 +67,12 @@ impl LaneNames {
         here
     }
 
-    /// What others may know of a prompt whose chain has been made. `told` are the lanes that told
+    /// Facts that others may know of a prompt whose chain has been made. `told` are the lanes that told
     /// what they hold of it.
     pub(super) fn facts(&self, job: &Job, told: &[Option<u32>]) -> PromptFacts {
-        let told = (0u16..).zip(told).filter_map(|(lane, tokens)| Some((LaneId(lane), (*tokens)?)));
+        let held = |(lane, tokens)| Some(HeldTokens { lane: self.name(lane)?, tokens });
+        let near = job.pool.near.iter().copied().filter_map(held).collect();
+        let told = (0u16..).zip(told).filter_map(|(lane, tokens)| held((LaneId(lane), (*tokens)?))).collect();
         PromptFacts {
             prompt_tokens: job.prompt_tokens,
             output_tokens: job.output_tokens,
@@ -79,8 +81,8 @@ impl LaneNames {
             named: job.named,
             pool_asked: job.pool.asked,
             pool_tokens: job.pool.anywhere_tokens,
-            near: self.held(job.pool.near.iter().copied()),
-            told: self.held(told),
+            near: Self::most(near),
+            told: Self::most(told),
             chain: job.chain().to_vec(),
             chain_tokens: job.chain_tokens(),
         }

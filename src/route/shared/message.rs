@@ -47,7 +47,7 @@ pub enum Message {
     Beat(Beat),
     /// The sender has just come, or missed something: others tell it what they have under way.
     Hello,
-    /// What was said of the sender's requests is void: what it has under way follows.
+    /// All that was said of the sender's requests is void: what it has under way follows.
     Anew,
 }
 
@@ -76,7 +76,7 @@ pub struct Ask {
 /// A place that the leader gives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// The request.
+    /// Name of the request.
     pub request: RequestId,
     /// Terms of its prefiller.
     pub terms: PlaceTerms,
@@ -125,16 +125,16 @@ pub struct PromptFacts {
 /// Leading tokens of a prompt at one prefiller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldTokens {
-    /// The prefiller.
+    /// Name of the prefiller.
     pub lane: u64,
-    /// Leading tokens.
+    /// Leading tokens there.
     pub tokens: u32,
 }
 
 /// Terms of a prefiller for one request, as the gateway that decided saw them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PlaceTerms {
-    /// The prefiller.
+    /// Name of the prefiller.
     pub lane: u64,
     /// Tokens in its accelerator's memory.
     pub hbm_tokens: u32,

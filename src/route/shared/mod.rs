@@ -52,11 +52,11 @@ pub struct SharedScheduler {
 
 /// A moment, and the sources that a decision uses.
 pub struct Sources<'a> {
-    /// Now.
+    /// Time of the decision.
     pub now: Seconds,
-    /// What prefillers tell of their caches.
+    /// View of what prefillers tell of their caches.
     pub view: &'a dyn CacheView,
-    /// Random numbers.
+    /// Source of random numbers.
     pub random: &'a mut dyn FnMut() -> u64,
 }
 
@@ -189,7 +189,7 @@ impl SharedScheduler {
         }
     }
 
-    /// What others say has not come for a while, or comes again. Without it, all is decided here.
+    /// Others can be heard from now on, or no longer. Without them all is decided here.
     pub fn connect(&mut self, connected: bool, now: Seconds) {
         if let Some(share) = &mut self.share {
             share.connect(&mut self.board, connected, now);

@@ -98,7 +98,7 @@ pub(super) enum Stage {
     Booked(Booking, u64),
 }
 
-/// Another gateway.
+/// A gateway that was heard.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     pub(super) heard_s: Seconds,

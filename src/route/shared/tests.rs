@@ -218,7 +218,6 @@ fn a_gateway_that_hears_nothing_places_its_own_requests_at_once() {
     assert_eq!(site.gateways[1].standing(), Some(Standing::Follows(ReplicaId(0))));
 }
 
-/// What was asked goes here when the leader does not say in time that it has it.
 #[test]
 fn a_request_without_a_sign_of_the_leader_is_placed_here_within_milliseconds() {
     let mut site = Site::new(2, 0.001);
@@ -306,8 +305,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, cut, or led by nobody or by others: each request is placed once by its own
-    /// gateway, and nothing is believed for ever.
+    /// Each request is placed once by its own gateway, and nothing is believed for ever: with
+    /// messages lost or cut, and led by nobody or by others.
     #[test]
     fn every_request_is_placed_once_and_nothing_is_left(
         delay_ms in prop::sample::select(vec![1, 20, 200]),
