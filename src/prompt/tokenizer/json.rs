@@ -1,16 +1,28 @@
 //! The tokenizer of a `tokenizer.json`, by the library that defines the format.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
-use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
+use tokenizers::pipeline::{
+    EncodeOptions, Model, Override, PipelineModelScratch, PipelineNormalizer, PipelineToken,
+    PipelineTokenizer, Segment, Span, SpecialSegmentIterator, normalize_all,
+};
 
 use super::super::special::AddedToken;
+use super::pieces::Cuts;
+use super::unsettled::{check_classes, check_composition};
 use super::{Tokenize, TokenizerError};
 
 /// The tokenizer of a `tokenizer.json`.
 pub struct Local {
     pipeline: PipelineTokenizer,
+    /// Steps that cut texts in place of the library's own.
+    cuts: Option<Cuts>,
+    /// True if texts get a normal form of Unicode.
+    composes: bool,
+    /// Buffers of the model between two texts that are cut by `cuts`.
+    scratches: Mutex<Vec<PipelineModelScratch>>,
     added: Vec<AddedToken>,
     ids: HashMap<String, u32>,
 }
@@ -50,7 +62,14 @@ impl Local {
         let canonical = tokenizers::canonicalize_str(text).map_err(|e| TokenizerError(e.to_string()))?;
         let pipeline = tokenizers::from_json(&canonical).map_err(|e| TokenizerError(e.to_string()))?;
         let ids = file.added_tokens.iter().filter_map(|token| Some((token.content.clone(), token.id?)));
-        Ok(Self { pipeline, added: raw_tokens(&file.added_tokens), ids: ids.collect() })
+        Ok(Self {
+            cuts: Cuts::needed(pipeline.get_pre_tokenizer())?,
+            composes: pipeline.get_normalizers().iter().any(composes),
+            scratches: Mutex::default(),
+            pipeline,
+            added: raw_tokens(&file.added_tokens),
+            ids: ids.collect(),
+        })
     }
 }
 
@@ -81,14 +100,70 @@ fn options(add_special_tokens: bool, specials_are_text: bool) -> EncodeOptions {
     }
 }
 
+/// True for the normal forms of Unicode and what is built on them.
+fn composes(normalizer: &PipelineNormalizer) -> bool {
+    use PipelineNormalizer::{Bert, NFC, NFD, NFKC, NFKD, StripAccents};
+    matches!(normalizer, NFC(_) | NFD(_) | NFKC(_) | NFKD(_) | Bert(_) | StripAccents(_))
+}
+
 impl Local {
     fn encode(&self, text: &str, options: &EncodeOptions, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        check_classes(text)?;
+        if self.composes {
+            check_composition(text)?;
+        }
         let mut ids = Vec::with_capacity(text.len() / 4 + 8);
-        let encoded = self.pipeline.encode_into(text, options, &mut ids);
-        encoded.map_err(|e| TokenizerError(e.to_string()))?;
+        match &self.cuts {
+            Some(cuts) => self.encode_pieces(cuts, text, options, &mut ids)?,
+            None => self.pipeline.encode_into(text, options, &mut ids).map_err(refused)?,
+        }
         out.extend(ids.into_iter().map(u32::from));
         Ok(())
     }
+
+    /// Does what the library's `encode_into` does, but for the cuts.
+    fn encode_pieces(
+        &self,
+        cuts: &Cuts,
+        text: &str,
+        options: &EncodeOptions,
+        ids: &mut Vec<PipelineToken>,
+    ) -> Result<(), TokenizerError> {
+        let around = Some(&self.pipeline.get_post_processor().single).filter(|_| options.add_special_tokens);
+        ids.extend(around.iter().flat_map(|around| around.prefix.iter()).map(|(id, _)| *id));
+        let scratches = || self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = scratches().pop().unwrap_or_else(|| self.pipeline.get_model().init_scratch());
+        let (added, specials_are_text) =
+            (self.pipeline.get_added_vocabulary(), options.encode_special_tokens);
+        let mut spans: Vec<Span> = Vec::new();
+        for segment in SpecialSegmentIterator::new(text, added, false, specials_are_text) {
+            let (raw, offset) = match segment {
+                Segment::SpecialToken(id) => {
+                    ids.push(id.into());
+                    continue;
+                }
+                Segment::Text { text, input_offset } => (text, input_offset),
+            };
+            let normal = normalize_all(self.pipeline.get_normalizers(), raw, offset).map_err(refused)?;
+            for segment in SpecialSegmentIterator::new(&normal, added, true, specials_are_text) {
+                match segment {
+                    Segment::SpecialToken(id) => ids.push(id.into()),
+                    Segment::Text { text, .. } => {
+                        cuts.cut(text, &mut spans)?;
+                        let model = self.pipeline.get_model();
+                        model.tokenize_spans(text, &spans, &mut scratch, ids).map_err(refused)?;
+                    }
+                }
+            }
+        }
+        scratches().push(scratch);
+        ids.extend(around.iter().flat_map(|around| around.suffix.iter()).map(|(id, _)| *id));
+        Ok(())
+    }
+}
+
+fn refused(why: impl std::fmt::Display) -> TokenizerError {
+    TokenizerError(why.to_string())
 }
 
 impl Tokenize for Local {

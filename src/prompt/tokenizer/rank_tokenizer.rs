@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
@@ -13,24 +12,12 @@ use super::merge::Merger;
 use super::ranks::Ranks;
 use super::special_tokens::SpecialTokens;
 use super::splitter::Splitter;
+use super::unsettled::{check_classes, check_composition};
 use super::{Tokenize, TokenizerError};
 
 /// Longest piece that is merged, bytes: a word, a number, a run of spaces. A text with a longer one
 /// is not tokenised here; its merging would take some hundred megabytes.
 const MAX_PIECE_BYTES: usize = 1 << 20;
-
-/// Characters that are composed or ordered in another way, or not at all, by Unicode before 17 and
-/// after 12, and scripts of few texts around them: engines' Pythons have releases in between.
-const UNSETTLED: [RangeInclusive<char>; 8] = [
-    '\u{0897}'..='\u{089f}',
-    '\u{08ca}'..='\u{08d2}',
-    '\u{0c3c}'..='\u{0c3c}',
-    '\u{1abf}'..='\u{1aff}',
-    '\u{1df6}'..='\u{1dff}',
-    '\u{a82c}'..='\u{a82c}',
-    '\u{10500}'..='\u{1cfff}',
-    '\u{1e000}'..='\u{1e8ff}',
-];
 
 /// Parts of a [`RankTokenizer`].
 pub(super) struct RankParts {
@@ -110,17 +97,11 @@ impl RankTokenizer {
     }
 
     fn normalized<'a>(&self, text: &'a str) -> Result<Cow<'a, str>, TokenizerError> {
+        check_classes(text)?;
         if !self.rules.nfc {
             return Ok(Cow::Borrowed(text));
         }
-        // All of them are longer than two bytes.
-        let is_unsettled =
-            |char: char| char >= '\u{0800}' && UNSETTLED.iter().any(|range| range.contains(&char));
-        if text.chars().any(is_unsettled) {
-            return Err(TokenizerError::new(
-                "releases of Unicode compose characters of the text differently",
-            ));
-        }
+        check_composition(text)?;
         Ok(if is_nfc(text) { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) })
     }
 

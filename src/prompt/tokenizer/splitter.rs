@@ -1,5 +1,7 @@
 //! Cuts text into the pieces that are merged by themselves, by the model's regular expression.
 
+use std::ops::RangeInclusive;
+
 use fancy_regex::Regex;
 use tokenizers::SplitDelimiterBehavior;
 use tokenizers::pipeline::{PreTokenizer, PreTokenizerScratch};
@@ -7,13 +9,25 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::utils::Grammar;
 
 use super::TokenizerError;
+use super::unsettled::has_one_of;
 
 /// Longest pattern that is compiled, bytes; known ones have some hundred.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// A code point that is unassigned, which the library takes for a Chinese character where a pattern
-/// tells these from others.
-const MISTAKEN: char = '\u{2e9a}';
+/// Code points of Chinese script that are no letters, and one among them that is unassigned. Where a
+/// pattern tells Chinese characters from others, the library cuts in front of them, and an engine
+/// for regular expressions does not behind digits and signs.
+const MISTAKEN: [RangeInclusive<char>; 6] = [
+    '\u{2e80}'..='\u{2ef3}',
+    '\u{2f00}'..='\u{2fd5}',
+    '\u{3007}'..='\u{3007}',
+    '\u{3021}'..='\u{3029}',
+    '\u{3038}'..='\u{303a}',
+    '\u{16fe2}'..='\u{16ff1}',
+];
+
+/// First byte of the first of them.
+const MISTAKEN_LEAD: u8 = 0xe2;
 
 /// A model's pattern.
 pub(super) struct Splitter(Kind);
@@ -62,7 +76,7 @@ impl Splitter {
     ) -> Result<(), TokenizerError> {
         let split = match &self.0 {
             Kind::Regex(regex) => return by_engine(regex, text, each),
-            Kind::Native { mistaken: Some(regex), .. } if text.contains(MISTAKEN) => {
+            Kind::Native { mistaken: Some(regex), .. } if has_one_of(text, MISTAKEN_LEAD, &MISTAKEN) => {
                 return by_engine(regex, text, each);
             }
             Kind::Native { split, .. } => split,
