@@ -2,9 +2,9 @@
 //! have the client's.
 //!
 //! Engines repeat the model's name as the member `model`, of a whole answer, of each event, or of
-//! an object in it. It is replaced wherever it stands unescaped, which is outside of JSON's
-//! strings: inside of one its quotes have backslashes. So nothing is parsed, and nothing is held
-//! back but a beginning of the member at the end of a piece.
+//! an object in it. There it is replaced, and nowhere deeper, nor in the client's own `metadata`:
+//! strings and braces are followed, nothing is parsed, and nothing is held back but a beginning of
+//! the name at the end of a piece.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,14 +12,11 @@ use std::task::{Context, Poll, ready};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame};
-use memchr::memmem;
+use smallvec::SmallVec;
 
 use crate::codec::json::{Edit, Object, quote};
 use crate::relay::answer::AnswerBody;
 use crate::server::fleets::ModelAlias;
-
-/// The member, as compact writers of JSON have it; others put a space after the colon.
-const MEMBER: &[u8] = b"\"model\":";
 
 /// The text of a body with the name that engines know.
 pub(super) fn with_model(body: &Object, alias: &ModelAlias) -> Bytes {
@@ -29,9 +26,11 @@ pub(super) fn with_model(body: &Object, alias: &ModelAlias) -> Bytes {
 /// An answer with the client's name for the model.
 pub(super) fn renamed(answer: AnswerBody, alias: &ModelAlias) -> Body {
     match answer {
-        AnswerBody::Whole(whole) => {
-            Body::new(whole.map_bytes(|bytes| Names::of(alias).rename(&bytes).whole()))
-        }
+        AnswerBody::Whole(whole) => Body::new(whole.map_bytes(|bytes| {
+            let mut renamer = Renamer::of(alias);
+            let renamed = renamer.pass(&bytes);
+            if renamer.held.is_empty() { renamed } else { [renamed, renamer.held.into()].concat().into() }
+        })),
         AnswerBody::Stream(stream) => renamed_stream(Body::new(*stream), alias),
         AnswerBody::Merged(merged) => renamed_stream(Body::new(*merged), alias),
     }
@@ -39,94 +38,192 @@ pub(super) fn renamed(answer: AnswerBody, alias: &ModelAlias) -> Body {
 
 /// The same of an answer that arrives piece by piece.
 pub(super) fn renamed_stream(body: Body, alias: &ModelAlias) -> Body {
-    Body::new(RenamedBody { body, names: Names::of(alias), held: Bytes::new(), ended: false })
+    Body::new(RenamedBody { body, renamer: Renamer::of(alias), ended: false })
 }
 
-/// Both names, in quotes, and the member with the engines' one.
-struct Names {
+/// Names of members that matter, without quotes.
+const MODEL: &[u8] = b"model";
+const METADATA: &[u8] = b"metadata";
+
+/// Deepest object in which engines name the model: that of an event, or the answer in it.
+const MAX_DEPTH: usize = 2;
+
+/// The member that a value is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Member {
+    Model,
+    /// The client's own words, whose members may be called anything.
+    Metadata,
+    #[default]
+    Other,
+}
+
+/// Place in the text of a reader that has read some of it.
+#[derive(Clone, Copy, Debug, Default)]
+enum Place {
+    /// Outside of strings.
+    #[default]
+    Between,
+    /// In a string, of which as many bytes as `matched` are the engines' name in quotes, if it is
+    /// the value of the member.
+    InString { escaped: bool, matched: Option<usize> },
+}
+
+/// Replaces the model's name in JSON text, or in events of it, that arrives in pieces.
+#[derive(Debug)]
+struct Renamer {
+    /// Both names, in quotes.
     engines: Vec<u8>,
     clients: Vec<u8>,
-    /// Without and with a space after the colon.
-    members: [Vec<u8>; 2],
+    place: Place,
+    depth: usize,
+    /// Depth of the metadata that is being read.
+    metadata: Option<usize>,
+    /// Member whose value is next.
+    member: Member,
+    /// The beginning of the last string, as long as the longest name that matters, and one byte.
+    text: SmallVec<[u8; METADATA.len() + 1]>,
+    /// The last byte ended a line.
+    line_ended: bool,
+    /// The name, as far as it has been read at the end of a piece.
+    held: Vec<u8>,
 }
 
-impl Names {
-    fn of(alias: &ModelAlias) -> Names {
+/// Result of reading one byte.
+enum Step {
+    /// Nothing that matters.
+    Plain,
+    /// The value of the member begins.
+    Begins,
+    /// The value is the engines' name, and ends here.
+    Ends,
+    /// The value is another one.
+    Differs,
+}
+
+impl Renamer {
+    fn of(alias: &ModelAlias) -> Renamer {
         let quoted = |name: &str| quote(name).to_vec();
-        let engines = quoted(&alias.model);
-        let members = [b"".as_slice(), b" "].map(|space| [MEMBER, space, &engines].concat());
-        Names { engines, clients: quoted(&alias.name), members }
+        Renamer {
+            engines: quoted(&alias.model),
+            clients: quoted(&alias.name),
+            place: Place::default(),
+            depth: 0,
+            metadata: None,
+            member: Member::Other,
+            text: SmallVec::new(),
+            line_ended: false,
+            held: Vec::new(),
+        }
     }
 
-    /// Replaces each name of the model.
-    fn rename(&self, bytes: &Bytes) -> Renamed {
-        let (mut renamed, mut done) = (BytesMut::new(), 0);
-        for at in memmem::find_iter(bytes, MEMBER) {
-            let begin = at + MEMBER.len();
-            let value = bytes.get(begin..).unwrap_or_default();
-            let space = usize::from(value.first() == Some(&b' '));
-            if value.get(space..).is_some_and(|value| value.starts_with(&self.engines)) {
-                renamed.extend_from_slice(bytes.get(done..begin + space).unwrap_or_default());
-                renamed.extend_from_slice(&self.clients);
-                done = begin + space + self.engines.len();
+    /// Returns the part of a piece that can go out, with the client's name.
+    fn pass(&mut self, piece: &Bytes) -> Bytes {
+        let mut renamed = BytesMut::new();
+        // Up to here all has gone out; a name that is being read begins there, or before the piece.
+        let (mut done, mut begin) = (0, (!self.held.is_empty()).then_some(0));
+        for (at, byte) in piece.iter().enumerate() {
+            match self.step(*byte) {
+                Step::Plain => {}
+                Step::Begins => begin = Some(at),
+                Step::Ends => {
+                    renamed
+                        .extend_from_slice(piece.get(done..begin.take().unwrap_or(at)).unwrap_or_default());
+                    renamed.extend_from_slice(&self.clients);
+                    self.held.clear();
+                    done = at + 1;
+                }
+                Step::Differs => {
+                    renamed.extend_from_slice(&std::mem::take(&mut self.held));
+                    begin = None;
+                }
             }
         }
-        Renamed { renamed, rest: bytes.slice(done..) }
-    }
-
-    /// Length of the end of `bytes` that may be a beginning of the member and its name.
-    fn open_end(&self, bytes: &[u8]) -> usize {
-        let [compact, spaced] = &self.members;
-        let longest = (spaced.len() - 1).min(bytes.len());
-        let from = bytes.len() - longest;
-        let tail = bytes.get(from..).unwrap_or_default();
-        let begins = |at: &usize| {
-            let end = tail.get(*at..).unwrap_or_default();
-            compact.len() > end.len() && compact.starts_with(end) || spaced.starts_with(end)
-        };
-        memchr::memchr_iter(b'"', tail).find(begins).map_or(0, |at| longest - at)
-    }
-}
-
-/// Bytes up to the last name, which is replaced, and those after it.
-struct Renamed {
-    renamed: BytesMut,
-    rest: Bytes,
-}
-
-impl Renamed {
-    /// All of it; what has no name is passed on as it is.
-    fn whole(self) -> Bytes {
-        let Renamed { mut renamed, rest } = self;
+        let end = begin.unwrap_or(piece.len());
+        self.held.extend_from_slice(piece.get(end..).unwrap_or_default());
         if renamed.is_empty() {
-            return rest;
+            return piece.slice(done..end);
         }
-        renamed.extend_from_slice(&rest);
+        renamed.extend_from_slice(piece.get(done..end).unwrap_or_default());
         renamed.freeze()
+    }
+
+    fn step(&mut self, byte: u8) -> Step {
+        let line_ended = std::mem::replace(&mut self.line_ended, byte == b'\n');
+        match &mut self.place {
+            // No string of JSON has one: the event broke off.
+            Place::InString { matched, .. } if byte == b'\n' => {
+                let differs = matched.is_some();
+                self.begin_event();
+                return if differs { Step::Differs } else { Step::Plain };
+            }
+            Place::InString { escaped, matched } => {
+                let ends = byte == b'"' && !*escaped;
+                *escaped = byte == b'\\' && !*escaped;
+                let before = *matched;
+                *matched = before.filter(|at| self.engines.get(*at) == Some(&byte)).map(|at| at + 1);
+                let step = match (before, *matched) {
+                    (Some(_), None) => Step::Differs,
+                    (Some(_), Some(length)) if ends && length == self.engines.len() => Step::Ends,
+                    (Some(_), Some(_)) if ends => Step::Differs,
+                    _ => Step::Plain,
+                };
+                if ends {
+                    self.place = Place::Between;
+                } else if self.text.len() <= METADATA.len() {
+                    self.text.push(byte);
+                }
+                return step;
+            }
+            Place::Between => {}
+        }
+        match byte {
+            b'"' => {
+                let is_name =
+                    self.member == Member::Model && self.depth <= MAX_DEPTH && self.metadata.is_none();
+                self.text.clear();
+                self.place = Place::InString { escaped: false, matched: is_name.then_some(1) };
+                return if is_name { Step::Begins } else { Step::Plain };
+            }
+            b':' => self.member = member(&std::mem::take(&mut self.text)),
+            b'{' | b'[' => {
+                self.depth += 1;
+                if std::mem::take(&mut self.member) == Member::Metadata {
+                    self.metadata.get_or_insert(self.depth);
+                }
+            }
+            b'}' | b']' => {
+                self.metadata = self.metadata.filter(|depth| *depth < self.depth);
+                self.depth = self.depth.saturating_sub(1);
+                self.member = Member::Other;
+            }
+            b',' => self.member = Member::Other,
+            b'\n' if line_ended => self.begin_event(),
+            _ => {}
+        }
+        Step::Plain
+    }
+
+    fn begin_event(&mut self) {
+        (self.place, self.depth, self.metadata, self.member) = (Place::Between, 0, None, Member::Other);
+        self.text.clear();
+    }
+}
+
+/// The member of this name.
+fn member(name: &[u8]) -> Member {
+    match name {
+        MODEL => Member::Model,
+        METADATA => Member::Metadata,
+        _ => Member::Other,
     }
 }
 
 /// A body in which the names are replaced as it passes.
 struct RenamedBody {
     body: Body,
-    names: Names,
-    /// A beginning of the member, at the end of the last piece.
-    held: Bytes,
+    renamer: Renamer,
     ended: bool,
-}
-
-impl RenamedBody {
-    /// Returns the part of a piece that can go out.
-    fn pass(&mut self, piece: Bytes) -> Bytes {
-        let bytes = match self.held.is_empty() {
-            true => piece,
-            false => [std::mem::take(&mut self.held), piece].concat().into(),
-        };
-        let mut renamed = self.names.rename(&bytes);
-        let open = self.names.open_end(&renamed.rest);
-        self.held = renamed.rest.split_off(renamed.rest.len() - open);
-        renamed.whole()
-    }
 }
 
 impl HttpBody for RenamedBody {
@@ -142,7 +239,7 @@ impl HttpBody for RenamedBody {
             match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(piece) => {
-                        let piece = this.pass(piece);
+                        let piece = this.renamer.pass(&piece);
                         if !piece.is_empty() {
                             return Poll::Ready(Some(Ok(Frame::data(piece))));
                         }
@@ -153,12 +250,12 @@ impl HttpBody for RenamedBody {
                 None => this.ended = true,
             }
         }
-        let rest = std::mem::take(&mut this.held);
-        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+        let rest = std::mem::take(&mut this.renamer.held);
+        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held.is_empty() && (self.ended || self.body.is_end_stream())
+        self.renamer.held.is_empty() && (self.ended || self.body.is_end_stream())
     }
 }
 
@@ -171,13 +268,12 @@ mod tests {
     }
 
     fn passed(pieces: &[&str]) -> String {
-        let mut body =
-            RenamedBody { body: Body::empty(), names: Names::of(&alias()), held: Bytes::new(), ended: false };
+        let mut renamer = Renamer::of(&alias());
         let mut all: Vec<u8> = Vec::new();
         for piece in pieces {
-            all.extend(body.pass(Bytes::copy_from_slice(piece.as_bytes())));
+            all.extend(renamer.pass(&Bytes::copy_from_slice(piece.as_bytes())));
         }
-        all.extend(body.held);
+        all.extend(renamer.held);
         String::from_utf8(all).unwrap()
     }
 
@@ -189,6 +285,18 @@ mod tests {
             (r#"{"response":{"model":"Qwen/Qwen3-8B"}}"#, r#"{"response":{"model":"gpt-4o"}}"#),
             (r#"{"model":"Qwen/Qwen3-8B-lora"}"#, r#"{"model":"Qwen/Qwen3-8B-lora"}"#),
             (r#"{"text":"\"model\":\"Qwen/Qwen3-8B\""}"#, r#"{"text":"\"model\":\"Qwen/Qwen3-8B\""}"#),
+            (r#"{"model" : "Qwen/Qwen3-8B" }"#, r#"{"model" : "gpt-4o" }"#),
+            ("{\n  \"model\":\n\t\"Qwen/Qwen3-8B\"\n}", "{\n  \"model\":\n\t\"gpt-4o\"\n}"),
+            (
+                "{\"text\":\"broken\n\ndata: {\"model\":\"Qwen/Qwen3-8B\"}",
+                "{\"text\":\"broken\n\ndata: {\"model\":\"gpt-4o\"}",
+            ),
+            (
+                r#"{"metadata":{"model":"Qwen/Qwen3-8B","a":[1]},"model":"Qwen/Qwen3-8B"}"#,
+                r#"{"metadata":{"model":"Qwen/Qwen3-8B","a":[1]},"model":"gpt-4o"}"#,
+            ),
+            (r#"{"tools":[{"model":"Qwen/Qwen3-8B"}]}"#, r#"{"tools":[{"model":"Qwen/Qwen3-8B"}]}"#),
+            (r#"{"a":"model","b":"Qwen/Qwen3-8B"}"#, r#"{"a":"model","b":"Qwen/Qwen3-8B"}"#),
             ("data: [DONE]\n\n", "data: [DONE]\n\n"),
         ] {
             assert_eq!(passed(&[answer]), renamed);
@@ -197,8 +305,7 @@ mod tests {
 
     #[test]
     fn model_name_is_found_wherever_a_piece_ends() {
-        let answer =
-            "data: {\"model\":\"Qwen/Qwen3-8B\",\"n\":1}\n\ndata: {\"model\": \"Qwen/Qwen3-8B\"}\n\n\"mod";
+        let answer = "data: {\"model\":\"Qwen/Qwen3-8B\",\"n\":1}\n\ndata: {\"model\": \"Qwen/Qwen3-8B\"}\n\n{\"model\":\"Qwen/Q";
         let whole = passed(&[answer]);
         assert_eq!(whole.matches("gpt-4o").count(), 2);
         for at in 0..answer.len() {
@@ -210,10 +317,9 @@ mod tests {
 
     #[test]
     fn complete_events_are_not_held_back() {
-        let mut body =
-            RenamedBody { body: Body::empty(), names: Names::of(&alias()), held: Bytes::new(), ended: false };
+        let mut renamer = Renamer::of(&alias());
         let event = Bytes::from_static(b"data: {\"choices\":[{\"text\":\"a\"}]}\n\n");
-        assert_eq!(body.pass(event.clone()), event);
-        assert!(body.held.is_empty());
+        assert_eq!(renamer.pass(&event), event);
+        assert!(renamer.held.is_empty());
     }
 }
