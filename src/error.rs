@@ -90,6 +90,7 @@ pub struct Error {
     param: Option<&'static str>,
     detail: String,
     retry_after: Option<Duration>,
+    lasting: bool,
 }
 
 impl Kind {
@@ -183,7 +184,14 @@ impl Kind {
 impl Error {
     /// An error whose public message is `public`; the log says the same.
     pub fn new(kind: Kind, public: impl Into<Cow<'static, str>>) -> Error {
-        Error { kind, public: public.into(), param: None, detail: String::new(), retry_after: None }
+        Error {
+            kind,
+            public: public.into(),
+            param: None,
+            detail: String::new(),
+            retry_after: None,
+            lasting: false,
+        }
     }
 
     /// Adds what only the log may say: instance names, causes.
@@ -198,6 +206,18 @@ impl Error {
     pub fn param(mut self, param: &'static str) -> Error {
         self.param = Some(param);
         self
+    }
+
+    /// Notes that other engines would end the request in the same way.
+    #[must_use]
+    pub fn lasting(mut self) -> Error {
+        self.lasting = true;
+        self
+    }
+
+    /// True if other engines would end the request in the same way.
+    pub fn is_lasting(&self) -> bool {
+        self.lasting
     }
 
     /// Sets the time after which asking again is worth it, where that is known better than in

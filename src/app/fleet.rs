@@ -21,7 +21,11 @@ fn ms(ms: u64) -> Duration {
 
 /// The engines as configured, whose metrics have this label.
 pub async fn fleet(config: &Config, label: &FleetLabel) -> Fleet {
-    let fleet = Fleet::with(FleetSettings { label: label.clone(), ..fleet_settings(config) });
+    let fleet = Fleet::with(FleetSettings {
+        is_remote: config.fleet.remote.is_some(),
+        label: label.clone(),
+        ..fleet_settings(config)
+    });
     let ranks = config.fleet.ranks().into_iter();
     fleet.configure_ranks(ranks.map(|(engine, ranks)| EngineRanks { engine, ranks }));
     fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());

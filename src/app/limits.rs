@@ -43,6 +43,12 @@ pub fn gate_limits(config: &Config) -> GateLimits {
     }
 }
 
+/// Limit of a fleet's requests: its share of all, where there are `several`.
+pub fn fleet_share(limit: &Limit, several: bool) -> Places {
+    let share = (limit.inflight * limit.inflight_fleet_percent).div_ceil(100);
+    Places::new(if several { share } else { 0 })
+}
+
 /// Concurrency limits of either role.
 pub fn role_limits(limit: &Limit) -> RoleLimits {
     RoleLimits { prefill: Places::new(limit.prefill_inflight), decode: Places::new(limit.decode_inflight) }

@@ -37,6 +37,10 @@ const OWN_PAGE_BYTES: usize = 8 << 20;
 /// not delay the start.
 const DETECT_MS: u64 = 1_000;
 
+/// Between two readings of an engine's list of models, where names lead to fleets: adapters that
+/// others load are known after so long.
+const MODELS_EVERY: Duration = Duration::from_secs(30);
+
 /// Starts the tasks that need no engine: certificate renewal, key file, housekeeping.
 pub(super) fn start_housekeeping(
     gateway: &Arc<Gateway>,
@@ -122,7 +126,7 @@ async fn housekeeping(gateway: Arc<Gateway>) {
         tick.tick().await;
         gateway.exposition.upkeep();
         let fleets = gateway.fleets();
-        for served in fleets.iter() {
+        for served in fleets.iter_with_remotes() {
             let Relay { fleet, upstream, meters, .. } = &*served.relay;
             for engine in upstream.sweep() {
                 fleet.doubt_processes_at(&engine);
@@ -206,5 +210,6 @@ fn prober(config: &Config, served: &ServedFleet) -> Option<Prober> {
         path: health.probe_path.clone(),
         every: ms(health.probe_ms),
         time: ms(health.probe_timeout_ms),
+        models_every: served.relay.meters.label().name().map(|_| MODELS_EVERY),
     })
 }

@@ -2,6 +2,7 @@
 //! of every layer.
 
 pub mod fleet;
+mod follow;
 pub mod limits;
 mod loops;
 pub mod pool;
@@ -21,9 +22,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::follow::{FleetChanger, RunningFleets};
 use self::loops::start_housekeeping;
 use self::pool::PoolsError;
-use self::running::{LiveFleet, RunningFleet, SharedParts};
+use self::running::{RunningFleet, SharedParts};
 use self::settings::KeyError;
 pub use self::signals::{Signals, serve_until_signal};
 use self::trace_export::Traces;
@@ -31,7 +33,7 @@ use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
 use crate::config::{self, Config, Loaded};
 use crate::control::FleetHandles;
-use crate::control::reload::{Reloader, Source as ConfigSource, Target};
+use crate::control::reload::{Apply, Reloader, Source as ConfigSource, Target};
 use crate::naming_config::{FilesError, Trouble};
 use crate::obs::{Exposition, Meters};
 use crate::relay::admit::Gate;
@@ -60,7 +62,9 @@ pub struct App {
     lame_duck: Duration,
     drain: Duration,
     tasks: JoinSet<()>,
-    running: Vec<RunningFleet>,
+    running: RunningFleets,
+    room: Arc<Room>,
+    dial: Option<Arc<dyn Dial>>,
     traces: Traces,
 }
 
@@ -88,6 +92,14 @@ pub enum StartError {
     /// The HTTP client for control calls can't be made.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// An error of one fleet of several.
+    #[error("in [fleets.{fleet}]: {error}")]
+    InFleet {
+        /// Name of the fleet.
+        fleet: Box<str>,
+        /// Reason why it can't start.
+        error: Box<StartError>,
+    },
     /// No fleet at all, which a configuration can't have.
     #[error("there is no fleet to serve")]
     NoFleet,
@@ -131,20 +143,21 @@ impl App {
         let meters = Arc::new(Meters::new());
         let keys = limits::open_keys(&config.auth, &meters)?;
         let (tls, traces) = (load_listener_tls(config)?, Traces::start(config)?);
+        let room = Arc::new(Room::new(config.limit.resume_tokens));
         let shared = SharedParts {
             meters: &meters,
             via: &via,
-            room: Arc::new(Room::new(config.limit.resume_tokens)),
-            dial,
+            room: room.clone(),
+            dial: dial.clone(),
             several: !config.fleets.is_empty(),
         };
         let configured = config.served_fleets();
         let built = configured.iter().map(|(name, config)| RunningFleet::build(name, config, &shared));
         let mut running = try_join_all(built).await?;
-        let mut served = running.iter().map(|fleet| fleet.served.clone());
-        let first = served.next().ok_or(StartError::NoFleet)?;
+        let served = running.iter().map(|fleet| fleet.served.clone());
+        let fleets = settings::fleet_set(config, served.collect()).ok_or(StartError::NoFleet)?;
         let gateway = Arc::new(Gateway {
-            fleets: Live::new(Fleets::new(first, served.collect())),
+            fleets: Live::new(Fleets::new(fleets)),
             gate: Gate::new(limits::gate_limits(config), meters.clone()),
             meters,
             bodies: server::BodyMemory::default(),
@@ -167,7 +180,8 @@ impl App {
         join_all(started.map(|(fleet, (_, config))| fleet.start_engine_loops(config))).await;
         gateway.fleets().refresh_names();
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
-        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, running, traces })
+        let running = RunningFleets::new(running);
+        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, running, room, dial, traces })
     }
 
     /// Addresses of clients' listener.
@@ -202,24 +216,17 @@ impl App {
         let files = source.files.iter().map(|file| file.display().to_string()).collect();
         // The value of the first call is kept.
         let _ = self.gateway.files.set(files);
-        let gateway = self.gateway.clone();
-        let fleets: Vec<LiveFleet> = self.running.iter().map(RunningFleet::live).collect();
-        let handles = fleets.iter().map(LiveFleet::handles).collect();
-        let apply = Box::new(move |config: &Config| {
-            let new = config.served_fleets();
-            let found = |fleet: &LiveFleet| new.iter().find(|(name, _)| *name == &*fleet.served.name);
-            // All or none: a secret that can't be sent is found before anything changes.
-            let access = |fleet| found(fleet).map(|(_, config)| settings::engine_access(config)).transpose();
-            let access: Result<Vec<_>, KeyError> = fleets.iter().map(access).collect();
-            for (fleet, access) in fleets.iter().zip(access.map_err(|error| error.to_string())?) {
-                if let (Some((_, config)), Some(access)) = (found(fleet), access) {
-                    fleet.apply(config, access);
-                }
-            }
-            gateway.edge.set(settings::edge(config));
-            gateway.fleets().refresh_names();
-            Ok(())
+        let changer = Arc::new(FleetChanger {
+            gateway: self.gateway.clone(),
+            running: self.running.clone(),
+            room: self.room.clone(),
+            dial: self.dial.clone(),
         });
+        let apply: Apply = Box::new(move |config: Config| {
+            let changer = changer.clone();
+            Box::pin(async move { changer.take(&config).await })
+        });
+        let handles = self.running.handles();
         let target = Target { fleets: handles, meters: self.gateway.meters.clone(), apply };
         self.tasks.spawn(Reloader::new(source, running, target).run());
     }
@@ -250,7 +257,7 @@ impl App {
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
-        join_all(running.into_iter().map(RunningFleet::stop)).await;
+        running.stop().await;
         // The flush comes last, since requests may end until here.
         traces.flush().await;
         cut

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::endpoint::same_model;
 use crate::fleet::{Instance, Role};
 use crate::server::Gateway;
-use crate::server::fleets::ServedFleet;
+use crate::server::fleets::{ModelAlias, ServedFleet};
 
 /// Time between looks at whether the gateway is ready for the first time.
 const LOOK: Duration = Duration::from_millis(50);
@@ -40,15 +40,42 @@ pub(super) async fn announce(gateway: Arc<Gateway>, policy: &'static str) {
     }
 }
 
-/// Warns of a configured model that no engine of the fleet serves. True if nothing more is to be
+/// Warns of a configured model, or of one that an alias leads to, that no engine of the fleet
+/// serves. True if nothing more is to be
 /// learned.
 fn is_judged(fleet: &ServedFleet) -> bool {
-    let Some(model) = fleet.access.now().model.clone() else { return true };
+    let access = fleet.access.now();
+    if access.model.is_none() && access.aliases.is_empty() {
+        return true;
+    }
     let Some(served) = listed_models(fleet) else { return false };
-    if let Some(warning) = unserved(&model, &served) {
-        tracing::warn!("{warning}");
+    let of_model = access.model.as_deref().and_then(|model| unserved(model, &served));
+    for warning in of_model.into_iter().chain(access.aliases.iter().filter_map(|it| to_nowhere(it, &served)))
+    {
+        tracing::warn!(fleet = fleet.relay.meters.label().name(), "{warning}");
     }
     true
+}
+
+/// A warning if no engine serves the model that an alias leads to.
+fn to_nowhere(alias: &ModelAlias, served: &[String]) -> Option<String> {
+    let ModelAlias { name, model } = alias;
+    let is_served = served.iter().any(|name| **name == **model);
+    (!is_served).then(|| {
+        format!(
+            "fleet.aliases: {name:?} leads to {model:?}, which no engine serves: they list {}",
+            told(served)
+        )
+    })
+}
+
+/// The first of these names, for people.
+fn told(served: &[String]) -> String {
+    let mut names = served.iter().take(NAMES_TOLD).cloned().collect::<Vec<_>>().join(", ");
+    if served.len() > NAMES_TOLD {
+        names.push_str(", …");
+    }
+    names
 }
 
 /// Models that engines list; `None` until those that have answered were asked and some have said.
@@ -69,10 +96,7 @@ fn unserved(model: &str, served: &[String]) -> Option<String> {
     if served.iter().any(|name| same_model(name, model)) {
         return None;
     }
-    let mut names = served.iter().take(NAMES_TOLD).cloned().collect::<Vec<_>>().join(", ");
-    if served.len() > NAMES_TOLD {
-        names.push_str(", …");
-    }
+    let names = told(served);
     Some(format!(
         "fleet.model = {model:?} is served by no engine: they list {names}; set fleet.model (--model) to one of these, or the \
          engines' --served-model-name"
@@ -89,5 +113,9 @@ mod tests {
         assert_eq!(unserved("/models/Qwen3-8B", &served(&["x", "Qwen3-8B"])), None);
         let warning = unserved("qwen", &served(&["Qwen3-8B", "lora"])).unwrap();
         assert!(warning.contains("they list Qwen3-8B, lora;"), "{warning}");
+        let alias = |model: &str| ModelAlias { name: "gpt-4o".into(), model: model.into() };
+        assert_eq!(to_nowhere(&alias("lora"), &served(&["Qwen3-8B", "lora"])), None);
+        let warning = to_nowhere(&alias("x"), &served(&["Qwen3-8B"])).unwrap();
+        assert!(warning.contains("\"gpt-4o\" leads to \"x\""), "{warning}");
     }
 }

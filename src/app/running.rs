@@ -34,7 +34,7 @@ use crate::relay::request_ids::Names;
 use crate::relay::response_owners::Kept;
 use crate::relay::resume::Room;
 use crate::relay::reusable_kv::Offers;
-use crate::server::fleets::{EngineAccess, ServedFleet};
+use crate::server::fleets::{EngineAccess, RemoteApi, ServedFleet};
 use crate::server::{Via, Waiting};
 use crate::tls::{ClientError, EngineTls};
 use crate::tokenization::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
@@ -96,8 +96,21 @@ impl LiveFleet {
 }
 
 impl RunningFleet {
-    /// Builds a fleet, and starts the loops that compare prompts with its engines.
+    /// Builds a fleet, and starts the loops that compare prompts with its engines. An error says
+    /// which fleet has it, where there are several.
     pub(super) async fn build(
+        name: &str,
+        config: &Config,
+        shared: &SharedParts<'_>,
+    ) -> Result<RunningFleet, StartError> {
+        let built = RunningFleet::build_one(name, config, shared).await;
+        built.map_err(|error| match shared.several {
+            true => StartError::InFleet { fleet: name.into(), error: Box::new(error) },
+            false => error,
+        })
+    }
+
+    async fn build_one(
         name: &str,
         config: &Config,
         shared: &SharedParts<'_>,
@@ -125,6 +138,7 @@ impl RunningFleet {
             speech: Arc::new(LiveProtocol::new(settings::protocol(config))),
             settings: Live::new(settings::settings(config)),
             role_limits: limits::role_limits(&config.limit),
+            share: limits::fleet_share(&config.limit, shared.several),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
@@ -141,6 +155,7 @@ impl RunningFleet {
             kept: Kept::default(),
             forced: Forced::default(),
             probe: settings::probe_settings(config),
+            is_remote: config.fleet.remote.is_some(),
         });
         let mut loops = JoinSet::from_iter([relay.clone().check_names(stored)]);
         let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
@@ -152,7 +167,16 @@ impl RunningFleet {
         let releasing = JoinSet::from_iter([relay.clone().release_orphans(orphans)]);
         share::start(config, &name, relay.fleet.scheduler(), &mut loops).map_err(StartError::Share)?;
         let (access, waiting) = (Live::new(access), Waiting::default());
-        let served = Arc::new(ServedFleet { name, relay, control, access, waiting });
+        let remote = config.remote().map(|remote| RemoteApi { path: remote.path.into() });
+        let served = Arc::new(ServedFleet {
+            name,
+            relay,
+            control,
+            access,
+            waiting,
+            last_models: Live::new(None),
+            remote,
+        });
         Ok(RunningFleet { served, loops, releasing, control_time })
     }
 
@@ -160,6 +184,16 @@ impl RunningFleet {
     pub(super) async fn start_engine_loops(&mut self, config: &Config) {
         start_engine_loops(config, &self.served, &self.control_time, &mut self.loops).await;
         detect_dialect(config, &self.served, &mut self.loops).await;
+    }
+
+    /// True if it is the fleet of this name.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        *self.served.name == *name
+    }
+
+    /// Ends the loops that look for engines and at them.
+    pub(super) fn end_loops(&mut self) {
+        self.loops = JoinSet::new();
     }
 
     /// The parts that another configuration changes.

@@ -1,18 +1,19 @@
 //! Limits and deadlines as the relay and the edge use them, from the configuration. All of these
 //! can change while the gateway runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderValue, StatusCode};
 
-use crate::config::{Alias, Config, DialectName, Secret};
+use crate::config::{Alias, Config, DialectName, RoutedModel, Secret, Target};
 use crate::dialect::Dialect;
 use crate::fleet::EngineProtocol;
 use crate::relay::bypass::BypassRules;
 use crate::relay::settings::Settings;
 use crate::relay::vacancy::ProbeSettings;
-use crate::server::fleets::{EngineAccess, ModelAlias};
+use crate::server::fleets::{EngineAccess, FleetSet, ModelAlias, ModelRule, ServedFleet};
 use crate::server::{BodyLimits, Edge};
 
 /// A secret that can't be sent in a header.
@@ -126,6 +127,21 @@ pub fn engine_access(config: &Config) -> Result<EngineAccess, KeyError> {
         model: fleet.model.clone(),
         aliases: fleet.aliases().into_iter().map(alias).collect(),
     })
+}
+
+/// The fleets of a gateway that runs `served`, with the rules for models that several of them
+/// serve; `None` if none of them has engines.
+pub fn fleet_set(config: &Config, served: Vec<Arc<ServedFleet>>) -> Option<FleetSet> {
+    let (remotes, mut fleets): (Vec<_>, Vec<_>) =
+        served.into_iter().partition(|fleet| fleet.remote.is_some());
+    let first = if fleets.is_empty() { return None } else { fleets.remove(0) };
+    let rule = |RoutedModel { name, targets, fallback }: RoutedModel| ModelRule {
+        name: name.into(),
+        targets: targets.into_iter().map(|Target { fleet, weight }| (fleet.into(), weight)).collect(),
+        fallback: fallback.into_iter().map(String::into_boxed_str).collect(),
+    };
+    let rules = config.models.routed().into_iter().map(rule).collect();
+    Some(FleetSet { first, others: fleets, remotes, rules })
 }
 
 /// Settings of the server's edge.

@@ -11,6 +11,9 @@ section! {
         /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the
         /// client's is passed on.
         api_key: Option<Secret> = None, AfterRestart, Rule::Secret { variable: "OPENAI_API_KEY" };
+        /// A file with that key and nothing else, in place of `engine.api_key`; None = there is
+        /// none.
+        api_key_file: Option<String> = None, AfterRestart, Rule::NotEmpty;
         /// Time for which a prefiller keeps KV for a decoder, ms, where its hand-offs don't tell it
         /// (vLLM's `kv_lease_duration`).
         lease_ms: u64 = 30_000, AtOnce, ms(1);

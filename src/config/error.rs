@@ -2,6 +2,7 @@
 
 use super::fleet_error::FleetProblem;
 use super::load::Origin;
+use super::model_rules_error::ModelsProblem;
 use crate::endpoint::HostError;
 use std::fmt;
 use thiserror::Error;
@@ -59,12 +60,12 @@ pub enum Problem {
         section: String,
     },
     /// No such key.
-    #[error("unknown key {key}{}", hint(*nearest))]
+    #[error("unknown key {key}{}", hint(nearest.as_deref()))]
     UnknownKey {
         /// The key as given, `section.key`.
         key: String,
         /// The known key it resembles.
-        nearest: Option<&'static str>,
+        nearest: Option<String>,
     },
     /// A key, or a value of one, that an earlier release took.
     #[error("{given} is no longer taken: {instead}")]
@@ -406,6 +407,9 @@ pub enum Problem {
         /// Entry as it was given.
         text: String,
     },
+    /// A fault of models that several fleets serve.
+    #[error(transparent)]
+    Models(#[from] ModelsProblem),
     /// A fault of several fleets, or of one of them.
     #[error(transparent)]
     Fleets(#[from] FleetProblem),

@@ -3,6 +3,7 @@
 use super::Problem;
 use super::bounds::{attempts, ms, ranks};
 use super::ranks::rank_count_fault;
+use super::remote::url_fault;
 use super::table::{Rule, section};
 
 section! {
@@ -28,6 +29,9 @@ section! {
         /// Further names by which clients may ask for a model of the fleet, each `alias=model`:
         /// engines get the model's own name, and answers have the alias.
         aliases: Vec<String> = Vec::new(), AtOnce, Rule::Judged(alias_fault);
+        /// Base URL of an OpenAI-compatible API elsewhere, in place of engines: the fleet is then a
+        /// fall-back for others (`models.fallback`). None = it has engines.
+        remote: Option<String> = None, AfterRestart, Rule::Judged(url_fault);
         /// Probes of an instance being added before it is given up.
         probe_attempts: u32 = 3, AtOnce, attempts(1);
         /// Pause between those probes, ms.
@@ -68,8 +72,10 @@ impl Alias {
     fn parse(text: &str) -> Option<Alias> {
         let (name, model) = text.split_once('=')?;
         let (name, model) = (name.trim(), model.trim());
-        let is_name =
-            |name: &str| (1..=MAX_MODEL_BYTES).contains(&name.len()) && !name.chars().any(char::is_control);
+        let is_name = |name: &str| {
+            (1..=MAX_MODEL_BYTES).contains(&name.len())
+                && !name.chars().any(|letter| letter.is_control() || letter == '=')
+        };
         (is_name(name) && is_name(model) && name != model)
             .then(|| Alias { name: name.to_owned(), model: model.to_owned() })
     }
@@ -88,7 +94,7 @@ mod tests {
     fn alias_is_read_with_its_model() {
         let alias = Alias::parse("gpt-4o = Qwen/Qwen3-8B").unwrap();
         assert_eq!((alias.name.as_str(), alias.model.as_str()), ("gpt-4o", "Qwen/Qwen3-8B"));
-        for bad in ["", "a", "=a", "a=", "a=a", "a\u{1}b=c"] {
+        for bad in ["", "a", "=a", "a=", "a=a", "a\u{1}b=c", "b=X=Y"] {
             let found = alias_fault("fleet.aliases", bad).map(|problem| problem.to_string());
             assert!(found.is_some_and(|text| text.contains("alias=model")), "{bad:?}");
         }

@@ -16,6 +16,18 @@ pub enum FleetProblem {
         /// Name that it leads to.
         model: String,
     },
+    /// An alias for the model of another fleet, which the engines of this one don't have.
+    #[error(
+        "fleet.aliases: `{alias}` leads to `{model}`, which is the model of [fleets.{other}]: set the alias there"
+    )]
+    AliasElsewhere {
+        /// Name in requests.
+        alias: String,
+        /// Name that it leads to.
+        model: String,
+        /// Fleet with that model.
+        other: String,
+    },
     /// A name by which two models could be meant.
     #[error(
         "{key}: the model name `{model}` is claimed twice, by {}: give it to one of them",
@@ -42,6 +54,16 @@ pub enum FleetProblem {
         one: String,
         /// Fleet that has it as well.
         other: String,
+    },
+    /// A fleet that only a variable or a flag names, without engines.
+    #[error(
+        "there is no [fleets.{fleet}]: expected one of {known}, or its engines as well (fleets.{fleet}.fleet.prefill)"
+    )]
+    NoSuchFleet {
+        /// Name as it was given.
+        fleet: String,
+        /// Names of the fleets that are there.
+        known: String,
     },
     /// More fleets than one process serves.
     #[error("[fleets] names {count} fleets: expected at most {max}")]

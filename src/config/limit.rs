@@ -38,6 +38,9 @@ section! {
         /// The share of these that the requests of one key may have, %; 1 to 100. Only where keys
         /// are asked for; more of them wait.
         inflight_key_percent: usize = 50, AfterRestart, percent();
+        /// The share of these that the requests for one fleet of several may have, %; 1 to 100.
+        /// More of them are refused: a fleet that hangs leaves places to the others.
+        inflight_fleet_percent: usize = 75, AfterRestart, percent();
         /// Requests waiting for a place; 0 = none waits, surplus is refused at once.
         queue: usize = 4_096, AfterRestart, count(0);
         /// Longest time that a request may wait for a place, ms.

@@ -1,10 +1,13 @@
 //! Defaults ← files ← environment ← flags: merged as TOML tables, turned into the tree once, every
 //! error named.
 
-use super::error::{ConfigError, ConfigErrors, Problem};
+use super::error::{ConfigError, ConfigErrors, Invalid, Problem};
+use super::named_fleets::Fault;
 use super::schema::{Schema, secrets};
 use super::table::MASK;
-use super::{Config, NamedFleet, duration, model_facts, named_fleets, source, warnings};
+use super::{
+    Config, FleetProblem, NamedFleet, duration, model_facts, named_fleets, remote, source, warnings,
+};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,8 +222,11 @@ impl Merge {
             let problem = if self.schema.is_section(&key) {
                 Problem::NotASection { section: key }
             } else {
-                removed::key(inner)
-                    .unwrap_or_else(|| Problem::UnknownKey { nearest: self.schema.nearest(&key), key })
+                removed::key(inner).unwrap_or_else(|| {
+                    let nearest = named_fleets::meant_fleet(&key, &given);
+                    let nearest = nearest.or_else(|| self.schema.nearest_to(&key));
+                    Problem::UnknownKey { nearest, key }
+                })
             };
             return self.errors.push(ConfigError { origin, problem });
         };
@@ -266,21 +272,55 @@ impl Merge {
         let Self { table, fleets, mut origins, mut errors, .. } = self;
         let mut conflicts = Vec::new();
         let mut named = Vec::new();
+        let known: Vec<String> = fleets.keys().cloned().collect();
+        let mut unknown = Vec::new();
         for (name, own) in fleets {
+            let own_keys = origins.own_keys(&name);
+            if let Some(origin) = origins.without_engines(&name, &own_keys).filter(|_| known.len() > 1) {
+                unknown.push((name, origin));
+                continue;
+            }
             let mut origins = origins.of_fleet(&name);
-            match settled(named_fleets::merged(&table, &own), &mut origins, true, &mut conflicts) {
-                Ok(config) => named.push(NamedFleet { name, config, origins }),
+            let mut top = table.clone();
+            remote::without_other_key(&mut top, &own);
+            if remote::is_remote(&own) {
+                top = remote::taken_from_top(&top);
+                origins.keys.retain(|key, _| remote::is_taken(key) || own_keys.contains(key));
+            }
+            match settled(named_fleets::merged(&top, &own), &mut origins, true, &mut conflicts) {
+                Ok((config, fault)) => {
+                    let origin = fault.as_ref().map(|(key, _)| origins.of(key).clone());
+                    let fault = fault.map(|(key, problem)| Fault { fleet: Some(name.clone()), key, problem });
+                    let faults = origin.zip(fault);
+                    errors.extend(
+                        faults.map(|(origin, fault)| ConfigError { origin, problem: fault.into_problem() }),
+                    );
+                    named.push(NamedFleet { name, config, origins, own_keys });
+                }
                 Err(error) => errors.push(*error),
             }
         }
         let mut config = match settled(table, &mut origins, !named.is_empty(), &mut conflicts) {
-            Ok(config) => config,
+            Ok((config, fault)) => {
+                let fault = fault.filter(|_| named.is_empty());
+                let error =
+                    |(key, problem): Invalid| ConfigError { origin: origins.of(key).clone(), problem };
+                errors.extend(fault.map(error));
+                config
+            }
             Err(error) => {
                 errors.push(*error);
                 return Err(ConfigErrors(errors));
             }
         };
         config.fleets = named;
+        errors.extend(unknown.into_iter().map(|(fleet, origin)| {
+            let known: Vec<&str> = config.fleets.iter().map(|it| it.name.as_str()).collect();
+            ConfigError {
+                origin,
+                problem: FleetProblem::NoSuchFleet { fleet, known: known.join(", ") }.into(),
+            }
+        }));
         let faults = config.misplaced(&origins).into_iter().chain(config.faults());
         let faults: Vec<ConfigError> = faults
             .map(|fault| {
@@ -300,13 +340,14 @@ impl Merge {
 }
 
 /// A tree as a configuration, with what follows from its values: engines that nobody named, and
-/// facts of the model. `several`: no default engines, as each fleet names its own.
+/// facts of the model; beside it the fault of a file with a key. `several`: no default engines, as
+/// each fleet names its own.
 fn settled(
     table: toml::Table,
     origins: &mut Origins,
     several: bool,
     conflicts: &mut Vec<String>,
-) -> Result<Config, Box<ConfigError>> {
+) -> Result<(Config, Option<Invalid>), Box<ConfigError>> {
     // Each leaf was tried before, so that no error is reached; it is still an answer.
     let mut config = Config::deserialize(toml::Value::Table(table)).map_err(|error| {
         let message = error.message().to_owned();
@@ -323,7 +364,9 @@ fn settled(
         config.fleet.decode.clear();
     }
     conflicts.extend(model_facts::fill(&mut config, origins));
-    Ok(config)
+    config.settle_remote();
+    let fault = config.fill_key(origins);
+    Ok((config, fault))
 }
 
 /// The value of a key in milliseconds, of a time with a unit as well; other keys' as it is.
@@ -377,6 +420,26 @@ impl Origins {
         }
         keys.retain(|key, _| named_fleets::split_key(key).is_none());
         Origins { keys, files: self.files.clone() }
+    }
+
+    /// Keys inside the fleet of this name that are set there.
+    fn own_keys(&self, name: &str) -> Vec<String> {
+        let inner = |key: &String| {
+            let (fleet, inner) = named_fleets::split_key(key)?;
+            (fleet == name).then(|| inner.to_owned())
+        };
+        self.keys.keys().filter_map(inner).collect()
+    }
+
+    /// Place where a key of a fleet was set that no file names and that has no engines: its name is
+    /// a mistake.
+    fn without_engines(&self, name: &str, own_keys: &[String]) -> Option<Origin> {
+        let names_engines =
+            |key: &String| ["fleet.", "discovery."].iter().any(|section| key.starts_with(section));
+        let origins = own_keys.iter().map(|key| self.of(&format!("fleets.{name}.{key}")));
+        let is_file = |origin: &&Origin| matches!(origin, Origin::File(_));
+        let is_mistake = !own_keys.iter().any(names_engines) && !origins.clone().any(|it| is_file(&it));
+        origins.into_iter().next().filter(|_| is_mistake).cloned()
     }
 
     /// A key that nothing set has been filled from this file, which is not followed.

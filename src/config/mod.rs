@@ -25,11 +25,14 @@ pub mod load;
 pub mod log;
 pub mod model;
 mod model_facts;
+pub mod model_rules;
+mod model_rules_error;
 pub mod named_fleets;
 mod names;
 mod passthrough;
 pub mod pool;
 mod ranks;
+pub mod remote;
 pub mod report;
 pub mod retry;
 pub mod route;
@@ -63,8 +66,11 @@ pub use limit::Limit;
 pub use load::{Env, Loaded, LoadedFleet, Origin, Origins, process_env};
 pub use log::Log;
 pub use model::{Hash, Key, Prompt};
+pub use model_rules::{Models, RoutedModel, Target};
+pub use model_rules_error::ModelsProblem;
 pub use named_fleets::NamedFleet;
 pub use pool::Pool;
+pub use remote::RemoteUrl;
 pub use retry::Retry;
 pub use route::Route;
 pub(crate) use schema::secrets;
@@ -93,6 +99,8 @@ section! {
         auth: Auth,
         /// The engines it serves from.
         fleet: Fleet,
+        /// `[models]`: models that several fleets serve.
+        models: Models,
         /// `[dialect]`: the way in which engines move KV.
         dialect: Dialect,
         /// Place where engines are looked for.

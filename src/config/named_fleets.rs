@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::load::{Origin, Origins};
-use super::{Config, Endpoint, FleetProblem, Problem, endpoints};
+use super::load::{Given, Origin, Origins};
+use super::{Config, Endpoint, FleetProblem, ModelsProblem, Problem, endpoints, remote};
 
 /// Name of the only fleet where the configuration names none.
 pub const DEFAULT_NAME: &str = "default";
@@ -17,7 +17,7 @@ const MAX_NAME_BYTES: usize = 63;
 const SECTION: &str = "fleets";
 
 /// Sections that a fleet can't have: they are about clients, or about the process.
-const SHARED_SECTIONS: [&str; 7] = ["server", "tls", "auth", "limit", "log", "trace", "share"];
+const SHARED_SECTIONS: [&str; 8] = ["server", "tls", "auth", "models", "limit", "log", "trace", "share"];
 /// Keys of other sections for which the same holds: times of clients' sockets.
 const SHARED_KEYS: [&str; 5] = [
     "timeout.write_ms",
@@ -52,6 +52,8 @@ pub struct NamedFleet {
     pub config: Config,
     /// Place where each key of it was set.
     pub origins: Origins,
+    /// Keys that are set in it, and not taken from the top level.
+    pub own_keys: Vec<String>,
 }
 
 /// A fault, and the fleet that has it.
@@ -78,6 +80,15 @@ pub(super) fn is_fleet(section: &str) -> bool {
 /// Name of the fleet whose section this is: `fleets.NAME`.
 pub(super) fn fleet_name(section: &str) -> Option<&str> {
     section.strip_prefix(SECTION)?.strip_prefix('.').filter(|name| !name.contains('.'))
+}
+
+/// The section that a table below `[fleet]` is most likely meant to be: `[fleet.chat.fleet]` is
+/// `[fleets.chat.fleet]`.
+pub(super) fn meant_fleet(key: &str, given: &Given) -> Option<String> {
+    let Given::Value(toml::Value::Table(inner)) = given else { return None };
+    let name = key.strip_prefix("fleet.").filter(|name| name_fault(name).is_none())?;
+    let section = inner.iter().find(|(_, value)| value.is_table()).map_or("fleet", |(section, _)| section);
+    Some(format!("[fleets.{name}.{section}]"))
 }
 
 /// Finds fault with the name of a fleet.
@@ -138,7 +149,10 @@ impl Config {
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let of_none = |(key, problem)| Fault { fleet: None, key, problem };
         if self.fleets.is_empty() {
-            return self.validate().into_iter().map(of_none).chain(self.alias_faults()).collect();
+            let alone = self.fleet.remote.is_some().then(|| ModelsProblem::RemoteAlone.into());
+            let alone = alone.map(|problem| ("fleet.remote", problem));
+            let own = self.validate().into_iter().chain(alone).map(of_none);
+            return own.chain(self.alias_faults()).chain(self.model_faults()).collect();
         }
         let mut faults = self.faults_of_each();
         let count = self.fleets.len();
@@ -148,7 +162,12 @@ impl Config {
         }
         faults.extend(self.engine_faults());
         faults.extend(self.alias_faults());
+        faults.extend(self.model_faults());
         faults.extend(self.unknown_models());
+        if self.fleets.iter().all(|fleet| fleet.config.fleet.remote.is_some()) {
+            let problem = ModelsProblem::RemoteAlone.into();
+            faults.push(Fault { fleet: None, key: "fleet.remote", problem });
+        }
         faults
     }
 
@@ -159,7 +178,9 @@ impl Config {
             .iter()
             .flat_map(|fleet| {
                 let name = fleet.name.as_str();
-                fleet.config.validate().into_iter().map(move |(key, problem)| (name, key, problem))
+                let remote = remote::faults(&fleet.config, &fleet.own_keys);
+                let found = fleet.config.validate().into_iter().chain(remote);
+                found.map(move |(key, problem)| (name, key, problem))
             })
             .collect();
         let mut counts: BTreeMap<(&'static str, String), usize> = BTreeMap::new();
@@ -186,7 +207,8 @@ impl Config {
     fn engine_faults(&self) -> Vec<Fault> {
         let mut known: BTreeMap<Endpoint, &str> = BTreeMap::new();
         let mut faults = Vec::new();
-        for NamedFleet { name, config, .. } in &self.fleets {
+        // Of one API elsewhere several models may be used, each as a fleet.
+        for NamedFleet { name, config, .. } in self.fleets.iter().filter(|it| it.config.remote().is_none()) {
             let lists = [
                 ("fleet.prefill", &config.fleet.prefill),
                 ("fleet.decode", &config.fleet.decode),
@@ -213,7 +235,11 @@ impl Config {
 
     /// Names of models that are claimed twice, and aliases of aliases.
     fn alias_faults(&self) -> Vec<Fault> {
-        let fleets = self.served_fleets();
+        let mut fleets = self.served_fleets();
+        // Only a fall-back leads to an API elsewhere: its names are no names of the gateway.
+        fleets.retain(|(_, config)| config.fleet.remote.is_none());
+        let routed = self.models.routed();
+        let is_shared_out = |model: &str| routed.iter().any(|it| it.name == model && !it.targets.is_empty());
         let mut claimed: BTreeMap<String, &str> = BTreeMap::new();
         let mut faults = Vec::new();
         let several = !self.fleets.is_empty();
@@ -223,6 +249,7 @@ impl Config {
                 let is_model = at == 0 && config.fleet.model.is_some();
                 let key = if is_model { "fleet.model" } else { "fleet.aliases" };
                 match claimed.get(&model) {
+                    Some(one) if one != fleet && is_shared_out(&model) => {}
                     Some(one) => {
                         let (one, other) = ((*one).to_owned(), (*fleet).to_owned());
                         let problem = FleetProblem::NameClaimedTwice { key, model, one, other }.into();
@@ -240,6 +267,15 @@ impl Config {
         for (fleet, alias) in aliases() {
             if aliases().any(|(_, other)| other.name == alias.model) {
                 let problem = FleetProblem::AliasOfAlias { alias: alias.name, model: alias.model }.into();
+                faults.push(Fault { fleet: named(fleet), key: "fleet.aliases", problem });
+                continue;
+            }
+            let is_model_of = |config: &Config| config.fleet.model.as_deref() == Some(&alias.model);
+            let own = fleets.iter().any(|(name, config)| *name == fleet && is_model_of(config));
+            let other = fleets.iter().find(|(_, config)| is_model_of(config)).filter(|_| !own);
+            if let Some((other, _)) = other {
+                let (alias, model, other) = (alias.name, alias.model, (*other).to_owned());
+                let problem = FleetProblem::AliasElsewhere { alias, model, other }.into();
                 faults.push(Fault { fleet: named(fleet), key: "fleet.aliases", problem });
             }
         }

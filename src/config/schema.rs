@@ -44,6 +44,18 @@ impl Schema {
         self.keys.iter().any(|(key, _)| key.rsplit_once('.').is_some_and(|(section, _)| section == name))
     }
 
+    /// The known key that an unknown one most likely means, written where it belongs: in the fleet
+    /// that the unknown one names, unless it is one for all.
+    pub(crate) fn nearest_to(&self, unknown: &str) -> Option<String> {
+        let nearest = self.nearest(unknown)?;
+        match named_fleets::split_key(unknown) {
+            Some((fleet, _)) if named_fleets::shared_fault(unknown, nearest).is_none() => {
+                Some(format!("fleets.{fleet}.{nearest}"))
+            }
+            _ => Some(nearest.to_owned()),
+        }
+    }
+
     /// The known key that an unknown one most likely means: the same name in another section, else
     /// the least edit.
     pub(crate) fn nearest(&self, unknown: &str) -> Option<&'static str> {
@@ -135,6 +147,19 @@ mod tests {
             ("tls.certificate", None),
         ] {
             assert_eq!(schema.nearest(unknown), nearest, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn nearest_key_of_a_fleet_is_one_of_that_fleet() {
+        let schema = Schema::of_defaults();
+        for (unknown, nearest) in [
+            ("fleets.a.prefill", "fleets.a.fleet.prefill"),
+            ("fleets.a.route.polcy", "fleets.a.route.policy"),
+            ("fleets.a.server.prot", "server.port"),
+            ("route.polcy", "route.policy"),
+        ] {
+            assert_eq!(schema.nearest_to(unknown).as_deref(), Some(nearest), "{unknown}");
         }
     }
 

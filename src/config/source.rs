@@ -104,7 +104,7 @@ impl Reader<'_> {
                 let problem = if self.schema.is_section(&section) {
                     Problem::NotASection { section }
                 } else {
-                    Problem::UnknownKey { nearest: self.schema.nearest(&section), key: section }
+                    Problem::UnknownKey { nearest: self.schema.nearest_to(&section), key: section }
                 };
                 found.errors.push(ConfigError { origin: self.origin.clone(), problem });
             }

@@ -57,6 +57,7 @@ impl Config {
     /// The engines that are listed; a role that is looked for need not be.
     fn engine_lists(&self) -> [EngineList<'_>; 3] {
         let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
+        let prefill = if self.fleet.remote.is_some() { 0 } else { prefill };
         let fleet = &self.fleet;
         [
             EngineList { key: "fleet.prefill", flag: "--prefill", least: prefill, entries: &fleet.prefill },

@@ -52,6 +52,9 @@ pub struct Prober {
     pub every: Duration,
     /// Limit for one probe.
     pub time: Duration,
+    /// Pause between readings of an engine's list of models; `None` = it is read when something
+    /// shows that it may have changed.
+    pub models_every: Option<Duration>,
 }
 
 /// One engine, in all of its roles.
@@ -75,15 +78,20 @@ enum ProbeOutcome {
 #[derive(Debug, Default)]
 struct ProbeSchedule(HashMap<Endpoint, Instant>);
 
+/// The same of the lists of models.
+type ListSchedule = ProbeSchedule;
+
 impl Prober {
     /// Probes for ever. A slow engine does not delay the probes of others, and gets one probe at a
     /// time.
     pub async fn run(self) {
         let (prober, mut schedule) = (Arc::new(self), ProbeSchedule::default());
+        let mut lists = ListSchedule::default();
         let mut rounds = Rounds::new(AT_ONCE, SILENT_AT_ONCE);
         loop {
             tokio::time::sleep(LOOK).await;
             rounds.take_answers();
+            prober.mark_old_lists(&mut lists);
             for (endpoint, engine) in prober.due(&mut schedule) {
                 let prober = prober.clone();
                 rounds.ask(endpoint, async move { prober.probe(engine).await });
@@ -102,6 +110,18 @@ impl Prober {
             (schedule.is_due(endpoint, now, self.pause(engine)) || is_hurried) && self.is_wanted(engine)
         };
         engines.into_iter().filter(due).collect()
+    }
+
+    /// Has lists of models read again that are old: adapters come and go by orders that others
+    /// give.
+    fn mark_old_lists(&self, lists: &mut ListSchedule) {
+        let Some(every) = self.models_every else { return };
+        let (engines, now) = (engines(&self.fleet), Instant::now());
+        lists.0.retain(|endpoint, _| engines.contains_key(endpoint));
+        for (endpoint, engine) in engines.iter().filter(|(endpoint, _)| lists.is_due(endpoint, now, every)) {
+            tracing::trace!(engine = %endpoint, "its list of models is read again");
+            engine.roles.iter().for_each(|role| role.health().identity().models_may_differ(false));
+        }
     }
 
     /// True once after a connection to the engine broke, or was found closed.

@@ -231,6 +231,9 @@ impl KvEventSubscriptions {
             None if told.is_some() => {
                 tracing::warn!(%engine, role, "tells that it publishes no KV events: start it with --kv-events-config")
             }
+            None if !self.subscriptions.contains_key(&member.id()) => {
+                tracing::info!(%engine, role, at = shown(&sources), "does not tell where it publishes KV events: it is listened to where events.port or events.endpoints say")
+            }
             None => {}
         }
         self.subscriptions.remove(&member.id());

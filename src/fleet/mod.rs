@@ -102,6 +102,8 @@ pub struct FleetSettings {
     pub key_source: health::KeySource,
     /// True if engines are probed, so that a good answer can be waited for.
     pub probed: bool,
+    /// True if the fleet is an API that answers alone: that it has no prefillers is no news.
+    pub is_remote: bool,
     /// Label of the engines' metrics.
     pub label: FleetLabel,
 }

@@ -215,7 +215,8 @@ impl Fleet {
         self.show_health();
         meters.waiting.set(self.scheduler.waiting() as f64);
         self.scheduler.show(meters);
-        for role in Role::ALL {
+        let is_shown = |role: &Role| *role != Role::Prefill || !self.settings.is_remote;
+        for role in Role::ALL.into_iter().filter(is_shown) {
             meters.instances(role.name(), self.serving(role));
             self.show_role(role, meters);
         }

@@ -53,32 +53,33 @@ impl Fleet {
             (record.set(now_ms, state), record.cause().map(str::to_owned))
         };
         let (engine, role) = (instance.endpoint(), instance.role().name());
+        let fleet = self.settings.label.name();
         let name = state.name();
         let next = || next_try(instance, now_ms);
         match (news, state) {
             (News::None, _) => {}
             (News::StillDown { since_ms }, _) => {
                 let (cause, lasts) = (cause.unwrap_or_default(), words(since_ms));
-                tracing::warn!(%engine, role, state = name, "engine {engine} ({role}) is still down after {lasts}: {cause}{}", next());
+                tracing::warn!(fleet, %engine, role, state = name, "engine {engine} ({role}) is still down after {lasts}: {cause}{}", next());
             }
             (News::Changed { .. }, EngineState::Down) => {
                 let cause = cause.unwrap_or_default();
-                tracing::warn!(%engine, role, state = name, "engine {engine} ({role}) is down: {cause}{}", next());
+                tracing::warn!(fleet, %engine, role, state = name, "engine {engine} ({role}) is down: {cause}{}", next());
             }
             (News::Changed { .. }, EngineState::Degraded) => {
                 let cause = cause.unwrap_or_default();
-                tracing::warn!(%engine, role, state = name, "engine {engine} ({role}) is degraded: {cause}");
+                tracing::warn!(fleet, %engine, role, state = name, "engine {engine} ({role}) is degraded: {cause}");
             }
             (News::Changed { from: EngineState::Down, lasted_ms }, EngineState::Up) => {
                 let lasted = words(lasted_ms);
-                tracing::info!(%engine, role, state = name, "engine {engine} ({role}) is up again after {lasted}");
+                tracing::info!(fleet, %engine, role, state = name, "engine {engine} ({role}) is up again after {lasted}");
             }
             (News::Changed { .. }, EngineState::Draining) => {
                 let requests = instance.load().requests();
-                tracing::info!(%engine, role, state = name, requests, "engine {engine} ({role}) is draining: it gets no new requests");
+                tracing::info!(fleet, %engine, role, state = name, requests, "engine {engine} ({role}) is draining: it gets no new requests");
             }
             (News::Changed { .. }, _) => {
-                tracing::info!(%engine, role, state = name, "engine {engine} ({role}) is {name}");
+                tracing::info!(fleet, %engine, role, state = name, "engine {engine} ({role}) is {name}");
             }
         }
     }
@@ -87,16 +88,19 @@ impl Fleet {
     pub(super) fn note_role(&self, role: Role, before: &mut EngineState, counts: StateCounts) {
         let state = counts.role();
         let from = std::mem::replace(before, state);
-        if from == state {
+        // An API elsewhere answers alone.
+        if from == state || role == Role::Prefill && self.settings.is_remote {
             return;
         }
         let (name, state, all) = (role.name(), state.name(), counts.serving());
+        let fleet = self.settings.label.name();
         match counts.role() {
             EngineState::Down if all == 0 => {
-                tracing::warn!(role = name, state, "role {name} is down: it has no engine");
+                tracing::warn!(fleet, role = name, state, "role {name} is down: it has no engine");
             }
             EngineState::Down => {
                 tracing::warn!(
+                    fleet,
                     role = name,
                     state,
                     "role {name} is down: all {all} engines are; new requests are refused until one is back"
@@ -104,6 +108,7 @@ impl Fleet {
             }
             EngineState::Degraded if from == EngineState::Down => {
                 tracing::info!(
+                    fleet,
                     role = name,
                     state,
                     "role {name} is degraded: {} of {all} engines are still down",
@@ -112,6 +117,7 @@ impl Fleet {
             }
             EngineState::Degraded if counts.down == 0 => {
                 tracing::warn!(
+                    fleet,
                     role = name,
                     state,
                     "role {name} is degraded: {} of {all} engines want a key",
@@ -120,6 +126,7 @@ impl Fleet {
             }
             EngineState::Degraded => {
                 tracing::warn!(
+                    fleet,
                     role = name,
                     state,
                     "role {name} is degraded: {} of {all} engines are down",
@@ -128,6 +135,7 @@ impl Fleet {
             }
             EngineState::Draining => {
                 tracing::warn!(
+                    fleet,
                     role = name,
                     state,
                     "role {name} is draining: no engine is left for new requests"
@@ -135,7 +143,7 @@ impl Fleet {
             }
             EngineState::Up if from == EngineState::Unknown => {}
             EngineState::Up | EngineState::Unknown => {
-                tracing::info!(role = name, state, "role {name} is {state}: {all} engines");
+                tracing::info!(fleet, role = name, state, "role {name} is {state}: {all} engines");
             }
         }
     }

@@ -2,8 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit};
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit, counter,
+};
 use metrics_exporter_prometheus::PrometheusRecorder;
+
+use super::{Meters, names};
 
 /// Name of the label.
 const LABEL: &str = "fleet";
@@ -47,6 +51,19 @@ impl FleetLabel {
     }
 }
 
+impl Meters {
+    /// Counts a request that another fleet, `to`, is asked for.
+    pub fn fell_back(&self, to: &str, reason: &'static str) {
+        let to = to.to_owned();
+        self.label.with(|| counter!(names::FALLBACKS, "to" => to, "reason" => reason).increment(1));
+    }
+
+    /// Counts a request for this fleet that several could have had.
+    pub fn shared_out(&self, by: &'static str) {
+        self.label.with(|| counter!(names::SHARED_OUT, "by" => by).increment(1));
+    }
+}
+
 /// A recorder that adds the label to each key.
 struct Labelled<'a> {
     recorder: &'a PrometheusRecorder,
@@ -87,7 +104,6 @@ impl Recorder for Labelled<'_> {
 
 #[cfg(test)]
 mod tests {
-    use metrics::counter;
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;

@@ -9,13 +9,14 @@ use super::{Meters, begun, names};
 use crate::dialect::usage::TokenCounts;
 
 /// Reasons why a request may be refused for overload.
-pub const TURNED_AWAY: [&str; 10] = [
+pub const TURNED_AWAY: [&str; 11] = [
     "queue_full",
     "queue_share",
     "queue_wait",
     "key_inflight",
     "key_tokens",
     "slo",
+    "fleet_inflight",
     "prefill_inflight",
     "decode_inflight",
     "body_memory",

@@ -9,6 +9,12 @@ pub const REQUESTS: &str = "pd_proxy_requests_total";
 pub const SHARE_STANDING: &str = "pd_proxy_share_standing";
 /// Requests of a fleet that gateways share, `by` who chose their prefiller.
 pub const SHARE_PLACEMENTS: &str = "pd_proxy_share_placements_total";
+/// Requests that another fleet was asked for, by `to` and `reason`; the label `fleet` is the one
+/// that could not serve them.
+pub const FALLBACKS: &str = "pd_proxy_fallbacks_total";
+/// Requests of models with `models.targets`, `by` what their fleet was chosen: request, session,
+/// response.
+pub const SHARED_OUT: &str = "pd_proxy_split_requests_total";
 /// Requests being served.
 pub const INFLIGHT: &str = "pd_proxy_inflight_requests";
 /// Requests waiting to be let in.
@@ -143,7 +149,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 66] = [
+pub const ALL: [&str; 68] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -162,6 +168,8 @@ pub const ALL: [&str; 66] = [
     TOKENS,
     HANDOFFS,
     HANDOFF_FAILURES,
+    FALLBACKS,
+    SHARED_OUT,
     BYPASSED,
     PROMPTS,
     PROMPT_SECONDS,
@@ -314,6 +322,8 @@ pub(super) fn describe() {
     describe_histogram!(GAP_MAX, Unit::Seconds, "Longest pause between two pieces of one stream");
     describe_histogram!(DURATION, Unit::Seconds, "Time from the request's head to the end of its answer");
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
+    describe_counter!(FALLBACKS, "Requests that another fleet was asked for, by fleet, to and reason");
+    describe_counter!(SHARED_OUT, "Requests of models with models.targets, by fleet and by");
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
     describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
     describe_histogram!(PROMPT_SECONDS, Unit::Seconds, "Time to find a prompt's tokens");

@@ -16,6 +16,7 @@ use crate::dialect::{Api, Shape, encode};
 use crate::fleet::{Instance, Rank, Reservation};
 use crate::relay::lookup::PoolQuery;
 use crate::relay::request_ids::Name;
+use crate::relay::response_owners::AliasedModel;
 use crate::relay::reusable_kv::ConversationTurn;
 use crate::relay::token_ids::SentIds;
 use crate::route::Job;
@@ -44,6 +45,8 @@ pub struct ReceivedRequest {
     pub headers: HeaderMap,
     /// The client's body.
     pub body: Object,
+    /// Names of the model, where the client knows it by another than engines.
+    pub alias: Option<AliasedModel>,
     /// Facts that were read from the body.
     pub shape: Shape,
     /// See [`ReceivedRequest::plan`]; shared by all that are the same request. `None` where no

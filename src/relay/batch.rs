@@ -192,6 +192,7 @@ fn part_of(whole: &ReceivedRequest, batch: &Batch, at: usize) -> Result<Received
         headers,
         shape: Shape::read(Api::Completions, &body),
         body,
+        alias: None,
         resume: None,
         encodings: None,
         http2: whole.http2,

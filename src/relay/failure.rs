@@ -194,7 +194,9 @@ impl Failure {
             }
             (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
         };
-        Error::new(kind, public).detail(self.detail)
+        let error = Error::new(kind, public);
+        let error = if self.lasting() { error.lasting() } else { error };
+        error.detail(self.detail)
     }
 }
 

@@ -6,9 +6,11 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use crate::codec::json::Object;
 use crate::dialect::media::media_index;
 use crate::fleet::Fleet;
 use crate::relay::ask::ReceivedRequest;
@@ -60,7 +62,7 @@ pub(super) fn of(
         named: is_named,
         exact: tokens.is_some(),
         pool: found.map(|found| pool_hits(found, fleet)).unwrap_or_default(),
-        session: session(ask),
+        session: session_of(&ask.headers, &ask.body),
     }
 }
 
@@ -164,10 +166,11 @@ fn pool_hits(found: &PromptLookup, fleet: &Fleet) -> PoolHits {
     PoolHits { asked: answer.is_some(), anywhere_tokens: found.fetchable_tokens(), near }
 }
 
-fn session(ask: &ReceivedRequest) -> Option<u64> {
-    let header = ask.headers.get(SESSION_HEADER).map(|value| xxh3_64(value.as_bytes()));
+/// Hash of the session that a request belongs to, as its headers or its body tell it.
+pub fn session_of(headers: &HeaderMap, body: &Object) -> Option<u64> {
+    let header = headers.get(SESSION_HEADER).map(|value| xxh3_64(value.as_bytes()));
     let member = || {
-        let text = |key: &&str| ask.body.get(key).and_then(|value| value.as_str().map(Cow::into_owned));
+        let text = |key: &&str| body.get(key).and_then(|value| value.as_str().map(Cow::into_owned));
         SESSION_MEMBERS.iter().find_map(text).filter(|text| !text.is_empty())
     };
     header.or_else(|| member().map(|text| xxh3_64(text.as_bytes())))
@@ -237,6 +240,7 @@ mod tests {
             headers: HeaderMap::new(),
             body,
             shape,
+            alias: None,
             resume: None,
             encodings: None,
             http2: false,

@@ -31,7 +31,7 @@ pub mod failure;
 mod first_event;
 pub mod forced_tool_calls;
 pub mod idle_timeout;
-mod job;
+pub mod job;
 mod legs;
 pub mod lookup;
 pub mod media;
@@ -70,6 +70,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
+use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::batch::Batch;
@@ -98,6 +99,8 @@ use lookup::PromptLookup;
 use media::MediaLengths;
 use name_check::NameCheck;
 use origin::avoids_prefiller;
+use places::Places;
+use refusals::is_of_the_engine;
 use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
 use request_ids::Names;
@@ -123,6 +126,8 @@ pub struct Relay {
     pub settings: Live<Settings>,
     /// Concurrency limits of either role.
     pub role_limits: RoleLimits,
+    /// Limit of all of its requests: of several fleets none takes all places of the gateway.
+    pub share: Places,
     /// Metrics of requests.
     pub meters: Arc<Meters>,
     /// Place where hand-offs go that lost their request.
@@ -155,6 +160,9 @@ pub struct Relay {
     pub forced: Forced,
     /// Questions to an engine that was out of reach.
     pub probe: ProbeSettings,
+    /// True if its only engine is somebody else's API: what that refuses for reasons of the
+    /// gateway's key or model is no answer to the client.
+    pub is_remote: bool,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows
@@ -190,6 +198,9 @@ impl Relay {
         mut ledger: Ledger,
     ) -> Result<Answer, Box<Refusal>> {
         let settings = self.settings.now();
+        if let Err(error) = self.take_share(&mut ledger) {
+            return Err(Box::new(Refusal { error, ledger }));
+        }
         // Where the decoder is asked first, a prefiller may understand the list.
         if self.must_bypass(&request) == Some(Bypass::SeveralPrompts)
             && let Some(batch) = Batch::of(request.api, &request.body, settings.prompts)
@@ -199,6 +210,11 @@ impl Relay {
         let end = request.arrived + settings.total;
         let ended = in_time(end, pin!(self.run(request, &mut ledger))).await;
         match ended {
+            Ok((DecodeEnd::Whole(refusal), _)) if self.is_remote && is_of_the_gateway(refusal.status()) => {
+                let error = Error::new(Kind::EngineFailed, "the API that was asked refuses the gateway");
+                let error = error.detail(format!("it answers with status {}", refusal.status().as_u16()));
+                Err(Box::new(Refusal { error, ledger }))
+            }
             Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
             Err(error) => {
                 let error = error.of_request(&ledger);
@@ -401,6 +417,11 @@ impl Relay {
         self.meters.waited(placed.choice.waited);
         Ok(placed)
     }
+}
+
+/// True if somebody else's API refuses the gateway's key or model, or its bill.
+fn is_of_the_gateway(status: StatusCode) -> bool {
+    is_of_the_engine(status) || status == StatusCode::PAYMENT_REQUIRED
 }
 
 /// Runs `work` until `end`. An error of its own is preferred to the time-out.

@@ -38,6 +38,17 @@ struct OwnedResponse {
     /// The name of the key with which it was asked for; None where none was, or where that is not
     /// known.
     owner: Option<Arc<str>>,
+    /// Names of its model, where the client knows it by another than the engine.
+    alias: Option<AliasedModel>,
+}
+
+/// Names of a model that a client knows by an alias.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AliasedModel {
+    /// The client's name.
+    pub name: Arc<str>,
+    /// The engine's name.
+    pub model: Arc<str>,
 }
 
 impl Kept {
@@ -56,7 +67,8 @@ impl Kept {
             return;
         }
         let id = Arc::<str>::from(id);
-        latest.keepers.insert(id.clone(), OwnedResponse { keeper, owner: owner.map(Arc::from) });
+        let response = OwnedResponse { keeper, owner: owner.map(Arc::from), alias: None };
+        latest.keepers.insert(id.clone(), response);
         latest.ids.push_back(id);
         if latest.ids.len() > RESPONSES
             && let Some(oldest) = latest.ids.pop_front()
@@ -69,6 +81,18 @@ impl Kept {
     pub fn keeper(&self, id: &str) -> Option<InstanceId> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         latest.keepers.get(id).map(|place| place.keeper)
+    }
+
+    /// The names of its model, where they differ and this gateway knows them.
+    pub fn alias(&self, id: &str) -> Option<AliasedModel> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id)?.alias.clone()
+    }
+
+    fn note_alias(&self, id: &str, alias: &AliasedModel) {
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(response) = latest.keepers.get_mut(id) {
+            response.alias = Some(alias.clone());
+        }
     }
 
     /// The name of the key for which it was made, as far as this gateway knows.
@@ -96,6 +120,7 @@ impl Kept {
             && let Some(id) = begun.id()
         {
             self.note(&id, keeper, owner);
+            ask.alias.iter().for_each(|alias| self.note_alias(&id, alias));
         }
     }
 }

@@ -61,6 +61,20 @@ impl Relay {
         Err(Error::new(Kind::Overloaded, message).retry_after(wait))
     }
 
+    /// Takes a place of the fleet's share, until the request's account is settled.
+    pub(super) fn take_share(&self, ledger: &mut Ledger) -> Result<(), Error> {
+        match self.share.take() {
+            Some(place) => {
+                ledger.takes_share(place);
+                Ok(())
+            }
+            None => {
+                self.meters.turned_away("fleet_inflight");
+                Err(Error::new(Kind::Overloaded, "this model has as many requests under way as it may"))
+            }
+        }
+    }
+
     /// Takes a place on one side for a request, which has it until its account is settled or the
     /// place is given up.
     pub(super) fn take_place(&self, side: Role, ledger: &mut Ledger) -> Result<(), Error> {

@@ -201,13 +201,13 @@ fn members(fleet: &ServedFleet, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>
 }
 
 /// A query without the fleet that it names.
-struct FleetQuery {
-    fleet: Option<String>,
-    rest: String,
+pub(super) struct FleetQuery {
+    pub(super) fleet: Option<String>,
+    pub(super) rest: String,
 }
 
 /// The fleet that a query names first, and the rest of the query.
-fn named_fleet(query: &str) -> FleetQuery {
+pub(super) fn named_fleet(query: &str) -> FleetQuery {
     let (named, rest): (Vec<&str>, Vec<&str>) =
         query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(FLEET));
     let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET)).map(str::to_owned);

@@ -58,7 +58,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let mut shape = Shape::read(api, &body);
     let fleet = match gateway.fleets().single() {
         Some(only) => only.clone(),
-        None => gateway.choose_fleet(gateway.callers.anyone(), shape.model.as_deref())?.fleet,
+        None => gateway.choose_own_fleet(gateway.callers.anyone(), shape.model.as_deref())?.fleet,
     };
     let relay = &fleet.relay;
     relay.media.estimate(&mut shape);
@@ -70,6 +70,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         headers: head.headers,
         body,
         shape,
+        alias: None,
         resume: None,
         encodings: None,
         http2: false,

@@ -80,6 +80,27 @@ pub fn for_engine(
     out
 }
 
+/// Headers of a client's request that somebody else's API is sent: versions of the API alone.
+static FOR_REMOTE: [HeaderName; 4] = [
+    header::ACCEPT,
+    HeaderName::from_static("anthropic-version"),
+    HeaderName::from_static("anthropic-beta"),
+    HeaderName::from_static("openai-beta"),
+];
+
+/// Headers for somebody else's API: of the client's only those that say how the request is meant,
+/// its `Authorization` never.
+pub fn for_remote(
+    client: &HeaderMap,
+    id: &str,
+    via: &HeaderValue,
+    authorization: Option<&HeaderValue>,
+) -> HeaderMap {
+    let said = FOR_REMOTE.iter().filter_map(|name| Some((name.clone(), client.get(name)?.clone())));
+    let said = HeaderMap::from_iter(said);
+    for_engine(&said, id, via, authorization)
+}
+
 /// The same value in memory of its own. As it came, it holds on to the connection's read buffer for
 /// as long as the request lives.
 fn detached(value: &HeaderValue) -> HeaderValue {
@@ -133,6 +154,8 @@ mod tests {
             ])
         );
         let configured = HeaderValue::from_static("Bearer ours");
+        let remote = for_remote(&client, "id-1", &via, None);
+        assert_eq!(remote, map(&[("via", "1.1 us"), ("x-request-id", "id-1")]));
         assert_eq!(for_engine(&client, "id-1", &via, Some(&configured))["authorization"], "Bearer ours");
     }
 }

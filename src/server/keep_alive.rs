@@ -19,8 +19,9 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::dialect::{Api, refusal_event};
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
-use crate::relay::answer::{Answer, AnswerBody};
-use crate::server::openai::into_body;
+use crate::relay::answer::AnswerBody;
+use crate::server::fallback::FleetAnswer;
+use crate::server::openai::{into_body, into_response};
 use crate::server::reply;
 use crate::util::media_type::is_event_stream;
 
@@ -28,7 +29,7 @@ use crate::util::media_type::is_event_stream;
 const COMMENT: &[u8] = b": keep-alive\n\n";
 
 /// A request on its way to an answer.
-pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Box<Refusal>>> + Send>>;
+pub(super) type Pending = Pin<Box<dyn Future<Output = Result<FleetAnswer, Box<Refusal>>> + Send>>;
 
 /// Settings by which a streamed request is kept alive.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ impl KeepAlive {
     /// The refusal of a request that is refused within the interval.
     pub(super) async fn answer(self, mut pending: Pending) -> Result<Response<Body>, Box<Refusal>> {
         match timeout(self.interval, &mut pending).await {
-            Ok(ended) => ended.map(|answer| answer.map(into_body)),
+            Ok(ended) => ended.map(into_response),
             Err(_) => Ok(self.open(pending)),
         }
     }
@@ -75,13 +76,13 @@ impl KeepAlive {
     }
 
     /// Continues the opened stream with an answer that arrived after it: a body, or one last event.
-    fn continue_with(self, ended: Result<Answer, Box<Refusal>>) -> Result<Body, String> {
+    fn continue_with(self, ended: Result<FleetAnswer, Box<Refusal>>) -> Result<Body, String> {
         match ended {
-            Ok(answer) => {
+            Ok(FleetAnswer { answer, alias }) => {
                 let status = answer.status();
                 match answer.into_body() {
                     AnswerBody::Whole(whole) => Err(self.event_of(status, whole.bytes())),
-                    stream => Ok(into_body(stream)),
+                    stream => Ok(into_body(stream, alias.as_ref())),
                 }
             }
             Err(mut refusal) => {

@@ -11,6 +11,7 @@ mod cors;
 mod csrf;
 mod every_engine;
 mod explain;
+mod fallback;
 mod fast_path;
 pub mod fleets;
 mod form;

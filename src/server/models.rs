@@ -3,23 +3,37 @@
 mod merged;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, Response, StatusCode, header};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::auth::Caller;
 use crate::error::{Error, Kind};
+use crate::fleet::Instance;
+use crate::fleet::health::State as Breaker;
 use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, reply};
 use crate::tokenization::exchange::{authorized, exchange};
 
 /// The longest list that is read, bytes: some ten thousand models.
 const LIST_BYTES: usize = 4 << 20;
+
+/// Time after which the next engine is asked beside one that has not answered: on a network of its
+/// own an engine lists its models in a few milliseconds.
+const NEXT_AFTER: Duration = Duration::from_millis(200);
+
+/// Most engines of a fleet that are asked at the same time: each costs one of the engines'
+/// requests.
+const AT_ONCE: usize = 4;
 
 /// `GET /v1/models`: those that the caller may use, as the first engine of each fleet that answers
 /// lists them.
@@ -87,51 +101,99 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
     Some(models.swap_remove(place))
 }
 
-/// The list of the only fleet, with its aliases; of several, one of all, with the fleet of each.
+/// The list of the only fleet, with its aliases; of several, one of all, with the fleet of each. A
+/// fleet that does not answer is listed as it was before, or with its configured names.
 ///
 /// # Errors
 /// Those of [`first_list`]; of several fleets only where none lists anything.
 async fn whole_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refused> {
     let fleets = gateway.fleets();
     if let Some(fleet) = fleets.single() {
-        let list = first_list(fleet, client).await?;
-        let aliases = &fleet.access.now().aliases;
-        return Ok(if aliases.is_empty() { list } else { merged::with_aliases(list, aliases) });
+        let list = first_list(fleet, fleet.everyone(), client).await?;
+        let aliases = fleets.listed_aliases(fleet);
+        return Ok(if aliases.is_empty() { list } else { merged::with_aliases(list, &aliases) });
     }
-    let asked = fleets.iter().map(|fleet| async move { (fleet, first_list(fleet, client).await) });
+    let asked =
+        fleets.iter().map(|fleet| async move { (fleet, first_list(fleet, ready(fleet), client).await) });
     let (mut list, mut refusal) = (merged::ModelList::default(), None);
     for (fleet, answer) in join_all(asked).await {
-        match answer {
-            Ok(text) => list.add(fleet, &text, |name| fleets.leads_to(name, fleet)),
-            Err(refused) => refusal = refusal.or(Some(refused)),
-        }
+        let aliases = fleets.listed_aliases(fleet);
+        let text = match answer {
+            Ok(text) => {
+                if knows_the_key(fleet, client) {
+                    fleet.last_models.set(Some(text.clone()));
+                }
+                Some(text)
+            }
+            Err(Refused::Theirs(status, text)) => {
+                refusal = refusal.or(Some(Refused::Theirs(status, text)));
+                continue;
+            }
+            Err(refused) => {
+                refusal = refusal.or(Some(refused));
+                Option::clone(&fleet.last_models.now())
+            }
+        };
+        list.add(fleet, text.as_ref(), &aliases, |name| fleets.leads_to(name, fleet));
     }
     refusal.filter(|_| list.is_empty()).map_or_else(|| Ok(list.to_bytes()), Err)
 }
 
-/// The list of the first engine of a fleet that answers: prefillers first, as in the reference.
+/// True if an answer of the fleet's engines is one for everybody, whose key they were shown.
+fn knows_the_key(fleet: &ServedFleet, client: &HeaderMap) -> bool {
+    fleet.access.now().authorization.is_some() || !client.contains_key(header::AUTHORIZATION)
+}
+
+/// Engines that are not known to be down.
+fn ready(fleet: &ServedFleet) -> Vec<Arc<Instance>> {
+    let now_ms = fleet.relay.fleet.now_ms();
+    let mut engines = fleet.everyone();
+    engines.retain(|engine| engine.health().state(now_ms) != Breaker::Open);
+    engines
+}
+
+/// The list of the first of these engines that answers: prefillers first, as in the reference. One
+/// that takes long is not waited for: the next one is asked beside it.
 ///
 /// # Errors
 /// `NoPrefiller` when none does; the word of the first that does not know the client's key, which
 /// the others would not know, either.
-async fn first_list(fleet: &ServedFleet, client: &HeaderMap) -> Result<Bytes, Refused> {
+async fn first_list(
+    fleet: &ServedFleet,
+    mut engines: Vec<Arc<Instance>>,
+    client: &HeaderMap,
+) -> Result<Bytes, Refused> {
     let access = fleet.access.now();
     let authorization = access.authorization.as_ref().or(client.get(header::AUTHORIZATION));
-    let mut engines = fleet.everyone();
     // Those that failed a moment ago are asked last: each may cost the whole time limit.
     engines.sort_by_key(|i| i.health().failures() > 0);
-    for engine in engines {
-        let request = fleet.control.get(engine.endpoint().url("/v1/models"));
-        let asked = exchange(authorized(request, authorization), access.models_time, LIST_BYTES).await;
-        match asked {
-            Ok((StatusCode::OK, list)) => return Ok(list),
-            Ok((status, text)) if is_of_the_key(status) && access.authorization.is_none() => {
+    let mut left = engines.iter();
+    let mut asked = FuturesUnordered::new();
+    loop {
+        if asked.len() < AT_ONCE
+            && let Some(engine) = left.next()
+        {
+            let request = fleet.control.get(engine.endpoint().url("/v1/models"));
+            let request = authorized(request, authorization);
+            asked.push(exchange(request, access.models_time, LIST_BYTES));
+        }
+        let answer = match left.len() {
+            0 => asked.next().await,
+            _ if asked.len() >= AT_ONCE => asked.next().await,
+            _ => match timeout(NEXT_AFTER, asked.next()).await {
+                Ok(answer) => answer,
+                Err(_) => continue,
+            },
+        };
+        match answer {
+            Some(Ok((StatusCode::OK, list))) => return Ok(list),
+            Some(Ok((status, text))) if is_of_the_key(status) && access.authorization.is_none() => {
                 return Err(Refused::Theirs(status, text));
             }
-            _ => {}
+            Some(_) => {}
+            None => return Err(Refused::Ours(Error::new(Kind::NoPrefiller, "no engine answers /v1/models"))),
         }
     }
-    Err(Refused::Ours(Error::new(Kind::NoPrefiller, "no engine answers /v1/models")))
 }
 
 fn is_of_the_key(status: StatusCode) -> bool {

@@ -1,5 +1,6 @@
 //! The generating routes: from an HTTP request to a [`ReceivedRequest`], and back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -7,7 +8,7 @@ use axum::extract::State;
 use bytes::{Buf, Bytes};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, Response, Version, header};
+use http::{HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
 
 use crate::auth::Caller;
@@ -19,14 +20,16 @@ use crate::relay::account::Ledger;
 use crate::relay::answer::AnswerBody;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::box_in_place::boxed;
+use crate::relay::job::session_of;
 use crate::relay::request_ids::Name;
-use crate::relay::response_owners;
+use crate::relay::response_owners::{self, AliasedModel};
 use crate::relay::{Refusal, Relay};
 use crate::server::adapter::Adapter;
-use crate::server::fleets::{ChosenFleet, ServedFleet};
+use crate::server::fallback::{Fallback, FleetAnswer};
+use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, RequestTies};
 use crate::server::keep_alive::{KeepAlive, mark_stream};
 use crate::server::response_lookup::{self, ResponseSearch};
-use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, headers, reply};
+use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, fallback, headers, reply};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -105,35 +108,53 @@ pub(super) async fn generate(
 
 /// Drives a request to its answer, or to a stream that is kept alive until the answer is there.
 async fn drive(
-    gateway: &Gateway,
+    gateway: &Arc<Gateway>,
     prepared: Prepared,
     ledger: Ledger,
 ) -> Result<Response<Body>, Box<Refusal>> {
-    let Prepared { chosen: ChosenFleet { fleet, alias }, request } = prepared;
-    let (relay, interval) = (&fleet.relay, fleet.access.now().keep_alive);
-    if interval.is_zero() || !request.shape.stream || request.shape.background {
-        // A large future, which would else be moved with each of the router's layers.
-        let answer = boxed(|| relay.drive(request, ledger)).await?;
-        return Ok(match alias {
-            None => answer.map(into_body),
-            Some(alias) => answer.map(|body| alias_answer::renamed(body, &alias)),
-        });
+    let Prepared { chosen, request, spare } = prepared;
+    let interval = chosen.fleet.access.now().keep_alive;
+    let at_once = interval.is_zero() || !request.shape.stream || request.shape.background;
+    let keep_alive =
+        KeepAlive { interval, api: request.api, overload_status: gateway.edge.now().overload_status };
+    if let Some((client, route)) = spare {
+        let fallback = Fallback { gateway: gateway.clone(), client: *client, route };
+        let pending = Box::pin(fallback.drive(chosen, request, ledger));
+        return match at_once {
+            true => pending.await.map(into_response),
+            false => keep_alive.answer(pending).await,
+        };
     }
-    let (api, overload_status, relay) = (request.api, gateway.edge.now().overload_status, relay.clone());
-    let pending = Box::pin(async move { relay.drive(request, ledger).await });
-    let answer = KeepAlive { interval, api, overload_status }.answer(pending).await?;
-    Ok(match alias {
-        None => answer,
-        Some(alias) => answer.map(|body| alias_answer::renamed_stream(body, &alias)),
-    })
+    let ChosenFleet { fleet, alias, route, .. } = chosen;
+    let relay = &fleet.relay;
+    if at_once {
+        // A large future, which would else be moved with each of the router's layers.
+        let mut answer = boxed(|| relay.drive(request, ledger)).await?;
+        if route.is_some() {
+            fallback::name_route(&mut answer, &fleet.name);
+        }
+        return Ok(into_response(FleetAnswer { answer, alias }));
+    }
+    let relay = relay.clone();
+    let pending = Box::pin(async move {
+        let answer = relay.drive(request, ledger).await?;
+        Ok(FleetAnswer { answer, alias })
+    });
+    keep_alive.answer(pending).await
+}
+
+/// The answer under the client's name for the model.
+pub(super) fn into_response(FleetAnswer { answer, alias }: FleetAnswer) -> Response<Body> {
+    answer.map(|body| into_body(body, alias.as_ref()))
 }
 
 /// A stream has no pointer before it: each piece would follow that, too.
-pub(super) fn into_body(answer: AnswerBody) -> Body {
-    match answer {
-        AnswerBody::Whole(whole) => Body::new(whole),
-        AnswerBody::Stream(stream) => Body::new(*stream),
-        AnswerBody::Merged(merged) => Body::new(*merged),
+pub(super) fn into_body(answer: AnswerBody, alias: Option<&ModelAlias>) -> Body {
+    match (answer, alias) {
+        (answer, Some(alias)) => alias_answer::renamed(answer, alias),
+        (AnswerBody::Whole(whole), None) => Body::new(whole),
+        (AnswerBody::Stream(stream), None) => Body::new(*stream),
+        (AnswerBody::Merged(merged), None) => Body::new(*merged),
     }
 }
 
@@ -141,15 +162,117 @@ pub(super) fn into_body(answer: AnswerBody) -> Body {
 struct Prepared {
     chosen: ChosenFleet,
     request: ReceivedRequest,
+    /// The same as its client sent it, where other fleets may take it over.
+    spare: Option<(Box<ClientRequest>, Arc<ModelRoute>)>,
 }
 
-/// The headers of a client's request as engines of its fleet get them.
-fn engine_headers(gateway: &Gateway, fleet: &ServedFleet, head: &Parts, known_as: &str) -> HeaderMap {
-    let access = fleet.access.now();
-    let (via, authorization) = (gateway.via.line(head.version), access.authorization.as_ref());
-    let mut headers = headers::for_engine(&head.headers, known_as, via, authorization);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers
+/// A request as its client sent it.
+#[derive(Clone)]
+pub(super) struct ClientRequest {
+    api: Api,
+    head: Parts,
+    target: PathAndQuery,
+    body: Object,
+    shape: Shape,
+    /// Its path is that of SageMaker, where a header may name the model.
+    by_body: bool,
+    arrived: Instant,
+}
+
+impl ClientRequest {
+    /// The request with the model's name that engines of its fleet know, and what they make of it.
+    ///
+    /// # Errors
+    /// `InvalidField` where their dialect does not have this API.
+    fn fitted(mut self, gateway: &Gateway, chosen: &ChosenFleet) -> Result<ClientRequest, Error> {
+        if let Some(alias) = &chosen.alias {
+            self.body = gateway.scan(alias_answer::with_model(&self.body, alias))?;
+            self.shape.model = Some(alias.model.as_ref().into());
+        }
+        let relay = &chosen.fleet.relay;
+        if let Some(why) = relay.speech.now().dialect.api_refusal(self.api) {
+            return Err(Error::new(Kind::InvalidField, why));
+        }
+        relay.media.estimate(&mut self.shape);
+        Ok(self)
+    }
+
+    /// The request as the relay of its fleet gets it.
+    ///
+    /// # Errors
+    /// `InvalidField` for an API that somebody else's service does not have.
+    fn received(
+        self,
+        gateway: &Gateway,
+        chosen: &ChosenFleet,
+        ledger: &mut Ledger,
+    ) -> Result<ReceivedRequest, Error> {
+        let ClientRequest { api, head, target, body, shape, by_body, arrived } = self;
+        let fleet = &chosen.fleet;
+        let id = ledger.id().to_owned();
+        let is_named = head.headers.contains_key(headers::REQUEST_ID);
+        let name = is_named.then(|| Arc::new(known_as(&fleet.relay, &id)));
+        ledger.is_called(name.clone());
+        let own_id = name.as_ref().map_or(&*id, |name| name.id());
+        let trace = ledger.scope().cloned();
+        let access = fleet.access.now();
+        let (via, authorization) = (gateway.via.line(head.version), access.authorization.as_ref());
+        let (mut headers, target) = match &fleet.remote {
+            None => (headers::for_engine(&head.headers, own_id, via, authorization), target),
+            Some(remote) => {
+                let lacking = || Error::new(Kind::InvalidField, "only engines have this route");
+                let target = remote.target(api).ok_or_else(lacking)?;
+                (headers::for_remote(&head.headers, own_id, via, authorization), target)
+            }
+        };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if fleet.remote.is_none() {
+            if by_body && let Some(adapter) = Adapter::of(&head.headers)? {
+                adapter.onto(&mut headers, chosen.alias.as_ref().map(|alias| &*alias.model));
+            }
+            if let Some(scope) = &trace {
+                scope.onto(&mut headers);
+            }
+        }
+        let http2 = head.version == Version::HTTP_2;
+        Ok(ReceivedRequest {
+            api,
+            id,
+            name,
+            target,
+            headers,
+            body,
+            alias: chosen.alias.clone().map(|alias| AliasedModel { name: alias.name, model: alias.model }),
+            shape,
+            resume: None,
+            encodings: None,
+            http2,
+            arrived,
+            trace,
+        })
+    }
+
+    /// The model's name, as the client says it.
+    pub(super) fn model(&self) -> Arc<str> {
+        self.shape.model.as_deref().unwrap_or_default().into()
+    }
+
+    /// The same for another fleet, which takes the request over.
+    ///
+    /// # Errors
+    /// `InvalidField` where that fleet can't serve it.
+    pub(super) fn for_fleet(
+        &self,
+        gateway: &Gateway,
+        chosen: &ChosenFleet,
+        ledger: &mut Ledger,
+    ) -> Result<ReceivedRequest, Error> {
+        if chosen.fleet.remote.is_some() && self.shape.background {
+            let message = "an answer in the background can't be asked for again elsewhere";
+            return Err(Error::new(Kind::InvalidField, message));
+        }
+        self.clone().fitted(gateway, chosen)?.received(gateway, chosen, ledger)
+    }
 }
 
 /// From the request to what is to be driven: read, let in, scanned, checked.
@@ -169,64 +292,38 @@ async fn prepare(
     let mut body = gateway.scan(body)?;
     let tokens = media::body_tokens(&body);
     ledger.admitted(span.of(gateway.gate.enter(&caller, tokens).await, |e| e.kind().code())?);
-    let adapter = match route {
-        Route::Of(_) => None,
-        Route::ByBody => Adapter::of(&head.headers)?,
-    };
-    if let Some(adapter) = &adapter {
+    let by_body = matches!(route, Route::ByBody);
+    if by_body && let Some(adapter) = Adapter::of(&head.headers)? {
         body = gateway.scan(adapter.within(&body))?;
     }
     let api = route.api(&body);
     ledger.is_about(api);
-    let mut body = response_lookup::without_chosen_id(gateway, api, body)?;
-    let mut shape = Shape::read(api, &body);
+    let body = response_lookup::without_chosen_id(gateway, api, body)?;
+    let shape = Shape::read(api, &body);
     ledger.asks(shape.model.as_deref());
-    let chosen = gateway.choose_fleet(&caller, shape.model.as_deref())?;
+    let before = response_owners::before(api, &body).map(Cow::into_owned);
+    let ties = || RequestTies { session: session_of(&head.headers, &body), response: before.as_deref() };
+    let chosen = gateway.choose_fleet(&caller, shape.model.as_deref(), ties)?;
     let (fleet, relay) = (&chosen.fleet, &chosen.fleet.relay);
     ledger.is_of_fleet(&relay.meters);
-    if let Some(alias) = &chosen.alias {
-        body = gateway.scan(alias_answer::with_model(&body, alias))?;
-        shape.model = Some(alias.model.as_ref().into());
+    if chosen.unserved {
+        gateway.meters.fell_back(&fleet.name, fallback::NO_ENGINE);
+        ledger.falls_back(&relay.meters, None, fallback::NO_ENGINE);
     }
-    let dialect = relay.speech.now().dialect;
-    if let Some(why) = dialect.api_refusal(api) {
-        return Err(Error::new(Kind::InvalidField, why));
-    }
-    relay.media.estimate(&mut shape);
-    let expected = TokenCounts { prompt: shape.prompt_tokens, output: shape.output_tokens };
-    ledger.reserved(auth::reserve(gateway, &caller, body.bytes().len(), expected)?, &shape);
-    if let Some(before) = response_owners::before(api, &body) {
-        let search = ResponseSearch { gateway, caller: &caller, client: &head.headers };
+    let client = ClientRequest { api, head, target, body, shape, by_body, arrived };
+    // What a response goes on from is nowhere else.
+    let route = chosen.route.as_ref().filter(|route| before.is_none() && route.has_fallback());
+    let spare = route.map(|route| (Box::new(client.clone()), route.clone()));
+    let client = client.fitted(gateway, &chosen)?;
+    let expected = TokenCounts { prompt: client.shape.prompt_tokens, output: client.shape.output_tokens };
+    let reserved = auth::reserve(gateway, &caller, client.body.bytes().len(), expected)?;
+    ledger.reserved(reserved, &client.shape);
+    if let Some(before) = before {
+        let search = ResponseSearch { gateway, caller: &caller, client: &client.head.headers };
         search.keeper_before(fleet, &before).await?;
     }
-    let id = ledger.id().to_owned();
-    let name = head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(known_as(relay, &id)));
-    ledger.is_called(name.clone());
-    let own_id = name.as_ref().map_or(&*id, |name| name.id());
-    let trace = ledger.scope().cloned();
-    let mut headers = engine_headers(gateway, fleet, &head, own_id);
-    if let Some(adapter) = &adapter {
-        adapter.onto(&mut headers, chosen.alias.as_ref().map(|alias| &*alias.model));
-    }
-    if let Some(scope) = &trace {
-        scope.onto(&mut headers);
-    }
-    let http2 = head.version == Version::HTTP_2;
-    let request = ReceivedRequest {
-        api,
-        id,
-        name,
-        target,
-        headers,
-        body,
-        shape,
-        resume: None,
-        encodings: None,
-        http2,
-        arrived,
-        trace,
-    };
-    Ok(Prepared { chosen, request })
+    let request = client.received(gateway, &chosen, ledger)?;
+    Ok(Prepared { chosen, request, spare })
 }
 
 /// The name by which engines know a request whose client chose this id.

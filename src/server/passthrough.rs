@@ -19,10 +19,11 @@ use crate::relay::failure::{self, FailureKind};
 use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::progress::Waiting;
 use crate::relay::refusals::{doubts, is_busy, retry_after};
-use crate::relay::response_owners;
+use crate::relay::response_owners::{self, AliasedModel};
 use crate::relay::{Relay, answer, traced};
 use crate::server::begun::BegunBody;
-use crate::server::fleets::{ChosenFleet, ServedFleet};
+use crate::server::every_engine::{FleetQuery, named_fleet};
+use crate::server::fleets::{ChosenFleet, ModelAlias, ServedFleet};
 use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
@@ -147,7 +148,7 @@ pub(super) async fn serve(
             account.answers(answer.status());
             let end = StreamEnd::of(answer.headers());
             answer.map(|body| {
-                let ChosenFleet { fleet, alias } = chosen;
+                let ChosenFleet { fleet, alias, .. } = chosen;
                 let silence = IdleTimeout::new(fleet.relay.settings.now().gap, until);
                 let passed = PassthroughBody::new(body, silence, fleet.relay.clone(), account, reservation);
                 let body = axum::body::Body::new(passed.with_end(end));
@@ -192,7 +193,7 @@ async fn run(
     RoutedRequest { kind, passage, request, arrived }: RoutedRequest,
     account: &mut PassthroughAccount,
 ) -> Result<FleetAnswer, Error> {
-    let target = openai::target(&request);
+    let (target, fleet) = without_fleet(gateway, openai::target(&request));
     let (head, body) = request.into_parts();
     if !is_plain(target.path()) {
         let message = "the path has dot segments or encoded slashes, which no route of an engine has";
@@ -213,13 +214,17 @@ async fn run(
         _ => None,
     };
     let chosen = match &kept {
-        Some(kept) if !payload.names_model() => ChosenFleet { fleet: kept.fleet.clone(), alias: None },
-        _ => payload.choose_fleet(gateway, &caller)?,
+        Some(kept) if !payload.names_model() => {
+            let alias = stored.as_deref().and_then(|id| kept.fleet.relay.kept.alias(id));
+            let alias = alias.map(|AliasedModel { name, model }| ModelAlias { name, model });
+            ChosenFleet { alias, ..ChosenFleet::known(kept.fleet.clone()) }
+        }
+        _ => payload.choose_fleet(gateway, &caller, fleet.as_deref())?,
     };
     let (fleet, relay) = (&chosen.fleet, &chosen.fleet.relay);
     account.is_of_fleet(&relay.meters);
     check_generates(fleet, &passage)?;
-    if let Some(alias) = &chosen.alias {
+    if let Some(alias) = chosen.alias.as_ref().filter(|_| payload.names_model()) {
         payload = payload.with_model(gateway, alias)?;
     }
     if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
@@ -250,6 +255,14 @@ async fn run(
     account.counts(relay.budget.asked());
     let (answer, reservation) = try_roles(relay, roles, &engine_request, account).await?;
     Ok(FleetAnswer { answer, reservation, chosen, until })
+}
+
+/// Path and query without the fleet that it names, and its name, where there are several fleets.
+fn without_fleet(gateway: &Gateway, target: PathAndQuery) -> (PathAndQuery, Option<String>) {
+    let query = target.query().filter(|_| gateway.fleets().single().is_none());
+    let Some(FleetQuery { fleet: Some(fleet), rest }) = query.map(named_fleet) else { return (target, None) };
+    let text = if rest.is_empty() { target.path().to_owned() } else { format!("{}?{rest}", target.path()) };
+    (text.parse().unwrap_or(target), Some(fleet))
 }
 
 /// Turns a request away that would be refused with any body.

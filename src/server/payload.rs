@@ -79,21 +79,35 @@ impl Payload {
         self.model().is_some()
     }
 
-    /// Chooses the fleet that the request is for, which the caller may use.
+    /// Chooses the fleet that the request is for, which the caller may use: that of its model, or,
+    /// without a body, the `fleet` of this name.
     ///
     /// # Errors
     /// Those of [`Gateway::choose_fleet`]; without a body `InvalidField` where there are several
-    /// fleets.
-    pub(super) fn choose_fleet(&self, gateway: &Gateway, caller: &Caller) -> Result<ChosenFleet, Error> {
+    /// fleets and none is named.
+    pub(super) fn choose_fleet(
+        &self,
+        gateway: &Gateway,
+        caller: &Caller,
+        fleet: Option<&str>,
+    ) -> Result<ChosenFleet, Error> {
         if matches!(self, Payload::Nothing) {
             let fleets = gateway.fleets();
-            let only = fleets.single().ok_or_else(|| {
-                let message = "several models are served, and this request can't say which it is for: ask an engine itself";
-                Error::new(Kind::InvalidField, message).param("model")
+            let found = match fleet {
+                Some(fleet) => fleets.named(fleet),
+                None => fleets.single(),
+            };
+            let found = found.ok_or_else(|| {
+                let known: Vec<&str> = fleets.iter().map(|fleet| &*fleet.name).collect();
+                let message = format!(
+                    "several models are served: say which fleet this request is for, by ?fleet= and one of {}",
+                    known.join(", ")
+                );
+                Error::new(Kind::InvalidField, message).param("fleet")
             })?;
-            return Ok(ChosenFleet { fleet: only.clone(), alias: None });
+            return Ok(ChosenFleet::known(found.clone()));
         }
-        gateway.choose_fleet(caller, self.model().as_deref())
+        gateway.choose_own_fleet(caller, self.model().as_deref())
     }
 
     /// The same with the name that engines know in place of an alias.

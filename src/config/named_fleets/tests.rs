@@ -121,7 +121,7 @@ aliases = [\"m=x\"]
         "file a.toml: [fleets.Chat]: expected a name of small letters",
         "file a.toml: fleets.one.server.port: server.port is one for all fleets: set it at the top level",
         "file a.toml: fleets.one.timeout.body_ms: timeout.body_ms is one for all fleets",
-        "file a.toml: unknown key fleets.one.route.polcy: did you mean route.policy?",
+        "file a.toml: unknown key fleets.one.route.polcy: did you mean fleets.one.route.policy?",
         "file a.toml: fleet.prefill belongs to one fleet: set it as fleets.empty.fleet.prefill",
         "file a.toml: limit.inflight = 0: expected 1 to",
         "default: in [fleets.empty]: fleet.decode lists 0 engines",
@@ -133,6 +133,80 @@ aliases = [\"m=x\"]
     ] {
         assert_eq!(lines.iter().filter(|line| line.starts_with(wanted)).count(), 1, "{wanted}\n{found}");
     }
+}
+
+#[test]
+fn misplaced_keys_are_told_with_the_place_where_they_belong() {
+    let text = TWO.replace("[fleets.chat.fleet]", "[fleet.chat.fleet]") + "[fleets.a]\nprefill = [\"p:3\"]\n";
+    let found = load(&text, &["fleets.zzz.retry.attempts=1"], &[]).unwrap_err();
+    for wanted in [
+        "file a.toml: unknown key fleet.chat: did you mean [fleets.chat.fleet]?",
+        "file a.toml: unknown key fleets.a.prefill: did you mean fleets.a.fleet.prefill?",
+        "flag --set: there is no [fleets.zzz]: expected one of a, code, or its engines as well",
+    ] {
+        assert_eq!(found.lines().filter(|line| line.starts_with(wanted)).count(), 1, "{wanted}\n{found}");
+    }
+    assert!(!found.contains("in [fleets.zzz]"), "{found}");
+}
+
+#[test]
+fn everything_wrong_with_shared_models_is_told_at_once() {
+    let text = format!(
+        "{TWO}[models]
+targets = [\"m=chat:1 x:1\", \"m=chat:1\", \"n=chat:many\", \"o=chat:0\", \"p=cloud:1\", \"q=chat:1 chat:2\"]
+fallback = [\"chat=chat\", \"r=nowhere\", \"s=\"]
+[fleets.cloud.fleet]
+remote = \"http://h/v1\"
+[fleets.cloud.pool]
+kind = \"mooncake\"
+[fleets.cloud.engine]
+api_key_file = \"/nowhere/key\"
+[fleets.code.engine]
+api_key = \"k\"
+api_key_file = \"/nowhere/key\"
+"
+    )
+    .replace("model = \"code\"", "model = \"code\"\naliases = [\"c=chat\"]");
+    let found = load(&text, &[], &[]).unwrap_err();
+    let lines: Vec<&str> = found.lines().collect();
+    for wanted in [
+        "file a.toml: models.targets: the weight `many` of the fleet chat for `n` is no number from 0 up",
+        "file a.toml: models.targets: all weights are 0 for `o`",
+        "file a.toml: models.targets: the model `m` has two entries",
+        "file a.toml: models.targets: the entry for `m` names the fleet x, and there is no [fleets.x]; there are chat, cloud, code",
+        "file a.toml: models.targets: cloud (for `p`) has fleet.remote",
+        "file a.toml: models.targets: the entry for `q` names the fleet chat twice",
+        "file a.toml: models.fallback: requests for `chat` go to the fleet chat already",
+        "file a.toml: models.fallback: the entry for `r` names the fleet nowhere",
+        "file a.toml: models.fallback: `s=`: expected model=fleet fleet",
+        "file a.toml: in [fleets.cloud]: fleet.remote needs fleet.model",
+        "file a.toml: in [fleets.cloud]: fleet.remote with pool.kind",
+        "file a.toml: in [fleets.cloud]: engine.api_key_file: `/nowhere/key` can't be read",
+        "file a.toml: in [fleets.code]: engine.api_key and engine.api_key_file are both set",
+        "file a.toml: in [fleets.code]: fleet.aliases: `c` leads to `chat`, which is the model of [fleets.chat]",
+    ] {
+        assert_eq!(lines.iter().filter(|line| line.starts_with(wanted)).count(), 1, "{wanted}\n{found}");
+    }
+}
+
+#[test]
+fn api_elsewhere_takes_no_key_of_engines_and_is_no_engine() {
+    let dir = TempDir::new().unwrap();
+    let key = dir.path().join("key");
+    std::fs::write(&key, " sk-cloud\n").unwrap();
+    let text = format!(
+        "{TWO}[models]\nfallback = [\"chat=cloud\"]\n[engine]\napi_key = \"sk-engines\"\n[fleets.cloud.fleet]\n\
+         remote = \"http://h/v1\"\nmodel = \"chat\"\n"
+    );
+    let key_of = |text: &str| {
+        let loaded = load(text, &[], &[("OPENAI_API_KEY", "sk-variable")]).unwrap();
+        let cloud = &loaded.config.fleets.iter().find(|fleet| fleet.name == "cloud").unwrap().config;
+        assert_eq!((cloud.health.probe_ms, &cloud.fleet.decode[..]), (0, &["http://h:80".to_owned()][..]));
+        cloud.engine.api_key.as_ref().map(|key| key.expose().to_owned())
+    };
+    assert_eq!(key_of(&text), None);
+    let with_file = format!("{text}[fleets.cloud.engine]\napi_key_file = \"{}\"\n", key.display());
+    assert_eq!(key_of(&with_file).as_deref(), Some("sk-cloud"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The part of a new configuration that a running gateway can take. The module is pure.
 
-use crate::config::{Config, Problem, Section};
+use crate::config::{Config, NamedFleet, Problem, Section};
 
 /// Sections about the engines' protocol. As long as a change in one of them waits for a restart,
 /// new lists of engines wait, too: they may be meant for it.
@@ -9,7 +9,7 @@ const PROTOCOL_SECTIONS: [&str; 3] = ["discovery.", "dialect.", "engine."];
 /// Refusal of a file whose fleets have names where those that run have none, or the reverse: none
 /// of its engines would be those of a fleet that runs.
 pub const UNLIKE_FLEETS: &str =
-    "fleets.NAME sections come and go with a restart: restart the gateway, or take the change back";
+    "all fleets.NAME sections came or went at once: restart the gateway, or take the change back";
 
 /// A configuration that was taken as far as possible.
 #[derive(Debug)]
@@ -49,21 +49,26 @@ pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.updated_from(new);
     hold_engines(running, &mut next, new);
     let (mut applied, mut pending) = (names("", &running.differs(&next)), names("", &next.differs(new)));
+    let goes = |fleet: &NamedFleet| new.fleets.iter().all(|it| it.name != fleet.name);
+    applied
+        .extend(next.fleets.iter().filter(|fleet| goes(fleet)).map(|fleet| format!("fleets.{}", fleet.name)));
+    next.fleets.retain(|fleet| !goes(fleet));
     for fleet in &mut next.fleets {
-        let Some(new) = new.fleets.iter().find(|it| it.name == fleet.name) else {
-            pending.push(format!("fleets.{}", fleet.name));
-            continue;
-        };
+        let Some(new) = new.fleets.iter().find(|it| it.name == fleet.name) else { continue };
         let prefix = format!("fleets.{}.", fleet.name);
         let mut config = fleet.config.updated_from(&new.config);
         hold_engines(&fleet.config, &mut config, &new.config);
         applied.extend(own_names(&prefix, &fleet.config.differs(&config), &applied));
         pending.extend(own_names(&prefix, &config.differs(&new.config), &pending));
         fleet.config = config;
+        (fleet.origins, fleet.own_keys) = (new.origins.clone(), new.own_keys.clone());
     }
     let is_new = |name: &str| running.fleets.iter().all(|fleet| fleet.name != name);
-    let added = new.fleets.iter().filter(|fleet| is_new(&fleet.name));
-    pending.extend(added.map(|fleet| format!("fleets.{}", fleet.name)));
+    for fleet in new.fleets.iter().filter(|fleet| is_new(&fleet.name)) {
+        applied.push(format!("fleets.{}", fleet.name));
+        next.fleets.push(fleet.clone());
+    }
+    next.fleets.sort_by(|one, other| one.name.cmp(&other.name));
     Adoption { config: next, applied, pending }
 }
 

@@ -11,6 +11,7 @@ pub mod lost_setting;
 
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,8 +81,12 @@ pub struct NamedHandles {
     pub handles: FleetHandles,
 }
 
-/// Takes over the settings of a configuration, all or none.
-pub type Apply = Box<dyn Fn(&Config) -> Result<(), Refusal> + Send + Sync>;
+/// Takes over the settings of a configuration, all or none; returns the parts of the fleets that
+/// run then.
+pub type Apply = Box<dyn Fn(Config) -> Applied + Send + Sync>;
+
+/// The end of that.
+pub type Applied = Pin<Box<dyn Future<Output = Result<Vec<NamedHandles>, Refusal>> + Send>>;
 
 /// Reason why a configuration changes nothing.
 pub type Refusal = String;
@@ -105,14 +110,16 @@ impl Reloader {
             match self.read(asked, &mut seen).await {
                 Ok(loaded) => {
                     self.unread = None;
-                    loaded.into_iter().for_each(|loaded| self.reload(why, loaded));
+                    if let Some(loaded) = loaded {
+                        self.reload(why, loaded).await;
+                    }
                 }
                 Err(error) => {
                     let error = error.to_string();
                     // One line per trouble, not per look.
                     if asked || self.unread.as_ref() != Some(&error) {
                         self.unread = Some(error.clone());
-                        self.reload(why, Err(error));
+                        self.reload(why, Err(error)).await;
                     }
                 }
             }
@@ -145,8 +152,11 @@ impl Reloader {
         self.disk.read(move || Content::of(&files)).await
     }
 
-    fn reload(&mut self, why: &'static str, loaded: Result<Loaded, Refusal>) {
-        let taken = loaded.and_then(|new| self.take(new));
+    async fn reload(&mut self, why: &'static str, loaded: Result<Loaded, Refusal>) {
+        let taken = match loaded {
+            Ok(new) => self.take(new).await,
+            Err(error) => Err(error),
+        };
         let meters = &self.target.meters;
         match taken {
             Ok(Adoption { applied, pending, .. }) => {
@@ -167,18 +177,17 @@ impl Reloader {
     }
 
     /// Applies the part of `new` that can change at run time.
-    fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
+    async fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
         if self.running.config.fleets.is_empty() != new.config.fleets.is_empty() {
             return Err(UNLIKE_FLEETS.to_owned());
         }
         lost_setting::check(&self.running, &new).map_err(|lost_setting| lost_setting.to_string())?;
         let adoption = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
         let config = &adoption.config;
+        self.check_engines(config)?;
+        // Engines of a fleet that comes are its own from the start.
+        self.target.fleets = (self.target.apply)(config.clone()).await?;
         let lists = self.engine_lists(config);
-        let mut all = lists.iter().flat_map(|list| list.engines.iter().map(move |one| (list, one)));
-        let unreachable = all.try_for_each(|(list, one)| list.handles.upstream.check(one));
-        unreachable.map_err(|error| error.to_string())?;
-        (self.target.apply)(config)?;
         for EngineList { handles, role, engines } in &lists {
             handles.fleet.want(Owner::Configuration, *role, engines);
         }
@@ -188,6 +197,14 @@ impl Reloader {
         drop(lists);
         self.running = Loaded { config: config.clone(), origins: new.origins, warnings: new.warnings };
         Ok(adoption)
+    }
+
+    /// Checks that engines of the fleets that run could be connected to.
+    fn check_engines(&self, config: &Config) -> Result<(), Refusal> {
+        let lists = self.engine_lists(config);
+        let mut all = lists.iter().flat_map(|list| list.engines.iter().map(move |one| (list, one)));
+        let unreachable = all.try_for_each(|(list, one)| list.handles.upstream.check(one));
+        unreachable.map_err(|error| error.to_string())
     }
 
     /// The engines that a configuration lists for the fleets that run.

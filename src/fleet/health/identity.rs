@@ -77,6 +77,15 @@ impl Identity {
         !self.models_asked
     }
 
+    /// Its list of models may have changed since it was asked: it is asked anew, `at_once` or with
+    /// the next probe. One that never says is not asked for ever.
+    pub fn models_may_differ(&mut self, at_once: bool) {
+        if self.unanswered < MOST_UNANSWERED {
+            self.models_asked = false;
+            self.hurried |= at_once;
+        }
+    }
+
     /// It refused a model that another engine serves: its list may have changed.
     pub fn want_models(&mut self) {
         self.models_asked = false;
@@ -196,6 +205,11 @@ mod tests {
         it.began(None);
         it.models_asked();
         assert!(!it.models_wanted() && !it.start_wanted() && !it.take_hurry());
+        it.models_may_differ(false);
+        assert!(it.models_wanted() && !it.take_hurry());
+        it.models_may_differ(true);
+        assert!(it.models_wanted() && it.take_hurry());
+        it.models_asked();
         it.doubt();
         assert!(it.models_wanted() && it.start_wanted() && it.take_hurry() && !it.take_hurry());
         assert!(it.models_unanswered() && it.models_unanswered() && it.models_wanted());

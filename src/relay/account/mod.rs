@@ -77,6 +77,8 @@ pub struct Ledger {
     expected: Expected,
     prefill_place: Option<ConcurrencyPermit>,
     decode_place: Option<ConcurrencyPermit>,
+    /// Of all requests for its fleet.
+    fleet_place: Option<ConcurrencyPermit>,
     api: Api,
     id: String,
     /// Engines know no other request by its name.
@@ -102,6 +104,8 @@ pub struct Ledger {
     held: Option<u32>,
     /// Number of times that its stream was continued elsewhere.
     resumed: u32,
+    /// The fleet that could not serve it, and the reason, where another one was asked.
+    fallback: Option<(Option<Arc<str>>, &'static str)>,
     end: End,
     /// Relation to the account of a whole request.
     request_scope: RequestScope,
@@ -138,6 +142,7 @@ impl Ledger {
             expected: Expected::default(),
             prefill_place: None,
             decode_place: None,
+            fleet_place: None,
             api,
             id,
             name: None,
@@ -155,6 +160,7 @@ impl Ledger {
             outcome_writer: None,
             held: None,
             resumed: 0,
+            fallback: None,
             stream: None,
             end: End { status: CLIENT_GONE, reason: CLIENT_LEFT },
             request_scope: RequestScope::Alone,
@@ -216,6 +222,11 @@ impl Ledger {
         } = place;
     }
 
+    /// It has a place among the requests for its fleet, until the account is settled.
+    pub fn takes_share(&mut self, place: ConcurrencyPermit) {
+        self.fleet_place = Some(place);
+    }
+
     /// Charge of its caller, prompt and output: zero where nothing was delivered, unless the client
     /// left.
     fn took(&self) -> TokenCounts {
@@ -245,6 +256,21 @@ impl Ledger {
     pub fn is_of_fleet(&mut self, meters: &Arc<Meters>) {
         if !Arc::ptr_eq(&self.meters, meters) {
             self.meters = meters.clone();
+        }
+    }
+
+    /// The fleet `from` could not serve it, and the one with these metrics is asked: nothing that
+    /// was counted there is this one's.
+    pub fn falls_back(&mut self, meters: &Arc<Meters>, from: Option<&Arc<str>>, reason: &'static str) {
+        self.tries_anew();
+        self.fallback = Some((from.cloned(), reason));
+        self.meters = meters.clone();
+        (self.prefill_place, self.decode_place, self.fleet_place) = (None, None, None);
+        self.asked = None;
+        (self.prefiller, self.decoder, self.chosen, self.stage) = (None, None, None, Role::Prefill);
+        (self.pooled, self.held, self.output) = (None, None, None);
+        if let Some(before) = self.outcome_writer.take() {
+            before.ends(self.ended(0, Ended::RETRIED));
         }
     }
 

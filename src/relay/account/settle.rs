@@ -86,6 +86,8 @@ impl Drop for Ledger {
             id = %self.id,
             route = self.api.name(),
             fleet = self.meters.label().name(),
+            fallback_from = self.fallback.as_ref().and_then(|(from, _)| from.as_deref()),
+            fallback_reason = self.fallback.as_ref().map(|(_, reason)| *reason),
             key_name = self.due.key_name(),
             status = self.end.status,
             reason = self.end.reason,

@@ -23,6 +23,7 @@ fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<Abandon
         headers: HeaderMap::new(),
         shape: Shape::read(Api::Chat, &body),
         body,
+        alias: None,
         resume: None,
         encodings: None,
         http2: false,

@@ -1,15 +1,19 @@
 //! The fleets that are served, and the choice of one for a request. From there on nothing of a
 //! request knows of others.
 
+mod model_routes;
 mod names;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderValue;
+use http::uri::PathAndQuery;
 use tokio::time::Instant;
 
 use crate::auth::Caller;
+use crate::dialect::Api;
 use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
@@ -17,11 +21,17 @@ use crate::relay::Relay;
 use crate::server::instances::Waiting;
 use crate::server::{Gateway, auth, printable};
 use crate::util::swap::Live;
+pub use model_routes::ModelRule;
+pub(super) use model_routes::{ModelRoute, RequestTies};
 use names::{Conflict, NameTable, Named};
 
 /// Least time between two readings of the engines' lists for a name that is not known: anybody can
 /// make one up.
 const REFRESH: Duration = Duration::from_millis(100);
+
+/// Least time between two questions to all engines for a name that is not known, for the same
+/// reason.
+const ASK_ANEW: Duration = Duration::from_secs(5);
 
 /// Engines that serve the same models, with all that a request needs on its way to them.
 #[derive(Debug)]
@@ -36,6 +46,30 @@ pub struct ServedFleet {
     pub access: Live<EngineAccess>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
+    /// The list of models that its engines gave last; for a time when none answers.
+    pub last_models: Live<Option<Bytes>>,
+    /// Routes of somebody else's API, if the fleet is one; it is asked as a fall-back alone.
+    pub remote: Option<RemoteApi>,
+}
+
+/// Routes of somebody else's API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteApi {
+    /// Path in place of `/v1`.
+    pub path: Box<str>,
+}
+
+/// The fleets of a gateway.
+#[derive(Debug)]
+pub struct FleetSet {
+    /// The first fleet with engines.
+    pub first: Arc<ServedFleet>,
+    /// The other fleets with engines.
+    pub others: Vec<Arc<ServedFleet>>,
+    /// Fleets that are APIs elsewhere.
+    pub remotes: Vec<Arc<ServedFleet>>,
+    /// Rules for models that several of them serve.
+    pub rules: Vec<ModelRule>,
 }
 
 /// Settings of a fleet that handlers need beside the relay's.
@@ -73,9 +107,14 @@ pub struct ModelAlias {
 pub struct Fleets {
     first: Arc<ServedFleet>,
     others: Vec<Arc<ServedFleet>>,
+    /// Fleets that are APIs elsewhere. Only a rule for a model leads to one of them.
+    remotes: Vec<Arc<ServedFleet>>,
+    rules: Vec<ModelRule>,
     names: Live<NameTable>,
     /// Time at which the names were read last for one that was not known.
     refreshed: Mutex<Option<Instant>>,
+    /// Time at which engines were asked last for one that was not known.
+    asked: Mutex<Option<Instant>>,
     /// Names that two fleets list, as they were logged last.
     told: Mutex<Vec<Conflict>>,
 }
@@ -85,16 +124,35 @@ pub struct Fleets {
 pub(super) struct ChosenFleet {
     pub(super) fleet: Arc<ServedFleet>,
     pub(super) alias: Option<ModelAlias>,
+    /// The rule for its model, if there is one.
+    pub(super) route: Option<Arc<ModelRoute>>,
+    /// It is a fall-back, since no fleet serves the model.
+    pub(super) unserved: bool,
+}
+
+impl ChosenFleet {
+    /// A fleet that is known without a choice.
+    pub(super) fn known(fleet: Arc<ServedFleet>) -> ChosenFleet {
+        ChosenFleet { fleet, alias: None, route: None, unserved: false }
+    }
+
+    fn of(named: &Named) -> ChosenFleet {
+        ChosenFleet { alias: named.alias.clone(), ..ChosenFleet::known(named.fleet.clone()) }
+    }
 }
 
 impl Fleets {
-    /// These fleets, of which there is at least one.
-    pub fn new(first: Arc<ServedFleet>, others: Vec<Arc<ServedFleet>>) -> Fleets {
+    /// Makes the fleets of a gateway, and reads the names of their models.
+    pub fn new(set: FleetSet) -> Fleets {
+        let FleetSet { first, others, remotes, rules } = set;
         let fleets = Fleets {
             first,
             others,
+            remotes,
+            rules,
             names: Live::new(NameTable::default()),
             refreshed: Mutex::default(),
+            asked: Mutex::default(),
             told: Mutex::default(),
         };
         fleets.refresh_names();
@@ -121,12 +179,24 @@ impl Fleets {
         self.iter().find(|fleet| &*fleet.name == name)
     }
 
-    /// Reads the names of models anew, of several fleets.
+    /// All fleets, and APIs elsewhere.
+    pub fn iter_with_remotes(&self) -> impl Iterator<Item = &Arc<ServedFleet>> + Clone {
+        self.iter().chain(&self.remotes)
+    }
+
+    /// The fleet, or API elsewhere, of this name.
+    fn any_named(&self, name: &str) -> Option<&Arc<ServedFleet>> {
+        self.iter_with_remotes().find(|fleet| &*fleet.name == name)
+    }
+
+    /// Reads the names of models anew, where several fleets or rules need them.
     pub fn refresh_names(&self) {
-        if self.single().is_some() {
+        if self.single().is_some() && self.rules.is_empty() {
             return;
         }
-        let (names, conflicts) = NameTable::of(&self.iter().cloned().collect::<Vec<_>>());
+        let (mut names, mut conflicts) = NameTable::of(&self.iter().cloned().collect::<Vec<_>>());
+        self.rules.iter().for_each(|rule| names.add_route(rule, ModelRoute::of(rule, self)));
+        conflicts.retain(|conflict| !names.is_shared_out(conflict.model()));
         self.names.set(names);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for conflict in conflicts.iter().filter(|conflict| !told.contains(conflict)) {
@@ -135,19 +205,17 @@ impl Fleets {
         *told = conflicts;
     }
 
-    /// The same for a name that is not known, though not for each.
+    /// The same for a name that is not known, though not for each. Engines are asked for their
+    /// lists as well, for the next request.
     fn refresh_for_unknown(&self) {
-        let now = Instant::now();
-        let due = {
-            let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = refreshed.is_none_or(|last| now.saturating_duration_since(last) >= REFRESH);
-            if due {
-                *refreshed = Some(now);
-            }
-            due
-        };
-        if due {
+        if is_due(&self.refreshed, REFRESH) {
             self.refresh_names();
+        }
+        if !is_due(&self.asked, ASK_ANEW) {
+            return;
+        }
+        for engine in self.iter().flat_map(|fleet| fleet.everyone()) {
+            engine.health().identity().models_may_differ(true);
         }
     }
 
@@ -157,16 +225,59 @@ impl Fleets {
     }
 
     fn find(&self, model: &str) -> Option<ChosenFleet> {
-        let names = self.names.now();
-        let Named { fleet, alias } = names.find(model)?;
-        Some(ChosenFleet { fleet: fleet.clone(), alias: alias.clone() })
+        self.names.now().find(model).map(ChosenFleet::of)
     }
+
+    /// Names under which models of a fleet are listed beside their own: its aliases, and names that
+    /// several fleets serve, at the first of them.
+    pub(super) fn listed_aliases(&self, fleet: &Arc<ServedFleet>) -> Vec<ModelAlias> {
+        let is_first =
+            |rule: &&ModelRule| rule.targets.first().is_some_and(|(name, _)| **name == *fleet.name);
+        let shared = self.rules.iter().filter(is_first);
+        let shared = shared.filter_map(|rule| model_routes::alias_in(fleet, &rule.name));
+        let mut aliases = fleet.access.now().aliases.clone();
+        aliases.extend(shared.filter(|alias| !aliases.contains(alias)).collect::<Vec<_>>());
+        aliases
+    }
+
+    /// The rule for a model of this name.
+    fn route(&self, model: &str) -> Option<Arc<ModelRoute>> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        self.names.now().route(model).cloned()
+    }
+}
+
+/// True if `pause` is over since it was true last.
+fn is_due(last: &Mutex<Option<Instant>>, pause: Duration) -> bool {
+    let now = Instant::now();
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    let due = last.is_none_or(|last| now.saturating_duration_since(last) >= pause);
+    if due {
+        *last = Some(now);
+    }
+    due
 }
 
 impl EngineAccess {
     /// The alias of this name.
     fn alias(&self, name: &str) -> Option<&ModelAlias> {
         self.aliases.iter().find(|alias| &*alias.name == name)
+    }
+}
+
+impl RemoteApi {
+    /// Path of an API's route there; `None` where only engines have it.
+    pub(super) fn target(&self, api: Api) -> Option<PathAndQuery> {
+        let route = match api {
+            Api::Chat => "chat/completions",
+            Api::Completions => "completions",
+            Api::Responses => "responses",
+            Api::Messages => "messages",
+            Api::Generate => return None,
+        };
+        format!("{}/{route}", self.path).parse().ok()
     }
 }
 
@@ -229,12 +340,58 @@ impl Gateway {
     /// # Errors
     /// `ModelNotFound` where no fleet serves it or the caller may not use it. `NoPrefiller` while a
     /// fleet has not told its models. `InvalidField` for no model where there are several fleets.
-    pub(super) fn choose_fleet(&self, caller: &Caller, model: Option<&str>) -> Result<ChosenFleet, Error> {
+    pub(super) fn choose_fleet<'a>(
+        &self,
+        caller: &Caller,
+        model: Option<&str>,
+        ties: impl FnOnce() -> RequestTies<'a>,
+    ) -> Result<ChosenFleet, Error> {
         let fleets = self.fleets();
+        let route = model.and_then(|model| fleets.route(model));
+        if let Some(route) = &route
+            && let Some(named) = route.choose(ties())
+        {
+            auth::check_model(caller, model)?;
+            return Ok(ChosenFleet { route: Some(route.clone()), ..ChosenFleet::of(named) });
+        }
+        let chosen = match (self.choose_by_name(&fleets, caller, model), &route) {
+            (Err(error), Some(route)) if matches!(error.kind(), Kind::ModelNotFound | Kind::NoPrefiller) => {
+                auth::check_model(caller, model)?;
+                let next = route.fallback.first().ok_or(error)?;
+                ChosenFleet { unserved: true, ..ChosenFleet::of(next) }
+            }
+            (chosen, _) => chosen?,
+        };
+        let route = route.or_else(|| fleets.route(&chosen.alias.as_ref()?.model));
+        Ok(ChosenFleet { route, ..chosen })
+    }
+
+    /// The same for a route that no fall-back takes over.
+    ///
+    /// # Errors
+    /// As [`Gateway::choose_fleet`]; `NoPrefiller` where no fleet serves the model now.
+    pub(super) fn choose_own_fleet(
+        &self,
+        caller: &Caller,
+        model: Option<&str>,
+    ) -> Result<ChosenFleet, Error> {
+        let chosen = self.choose_fleet(caller, model, RequestTies::default)?;
+        match chosen.unserved {
+            false => Ok(chosen),
+            true => Err(Error::new(Kind::NoPrefiller, "no engine serves this model now").param("model")),
+        }
+    }
+
+    fn choose_by_name(
+        &self,
+        fleets: &Fleets,
+        caller: &Caller,
+        model: Option<&str>,
+    ) -> Result<ChosenFleet, Error> {
         if let Some(only) = fleets.single() {
             let alias = check_single(only, model)?;
             auth::check_model(caller, model)?;
-            return Ok(ChosenFleet { fleet: only.clone(), alias });
+            return Ok(ChosenFleet { alias, ..ChosenFleet::known(only.clone()) });
         }
         auth::check_model(caller, model)?;
         let Some(model) = model else {
@@ -246,7 +403,7 @@ impl Gateway {
             return Ok(chosen);
         }
         fleets.refresh_for_unknown();
-        fleets.find(model).ok_or_else(|| unknown_model(&fleets, caller, model))
+        fleets.find(model).ok_or_else(|| unknown_model(fleets, caller, model))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{ModelAlias, ServedFleet};
+use super::{ModelAlias, ModelRoute, ModelRule, ServedFleet};
 use crate::fleet::Role;
 
 /// A name that differs by more letters than this, or by a third of its own, is not offered.
@@ -27,6 +27,8 @@ pub(super) struct NameTable {
     names: HashMap<Box<str>, Named>,
     /// The same by the last part of a path; `None` where two fleets have one that ends alike.
     last_parts: HashMap<Box<str>, Option<Named>>,
+    /// Rules for models that several fleets serve, by the model's name.
+    routes: HashMap<Box<str>, Arc<ModelRoute>>,
     /// A fleet has neither a configured model nor an engine that has listed one.
     has_silent_fleet: bool,
 }
@@ -37,6 +39,13 @@ pub(super) struct Conflict {
     model: Box<str>,
     fleet: Arc<str>,
     other: Arc<str>,
+}
+
+impl Conflict {
+    /// Name of the model.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
 }
 
 impl fmt::Display for Conflict {
@@ -77,6 +86,21 @@ impl NameTable {
             }
         }
         (table, conflicts)
+    }
+
+    /// Adds the rule for a model that several fleets serve.
+    pub(super) fn add_route(&mut self, rule: &ModelRule, route: ModelRoute) {
+        self.routes.insert(rule.name.clone(), Arc::new(route));
+    }
+
+    /// The rule for a model.
+    pub(super) fn route(&self, model: &str) -> Option<&Arc<ModelRoute>> {
+        self.routes.get(model)
+    }
+
+    /// True if requests for a model are shared out among fleets.
+    pub(super) fn is_shared_out(&self, model: &str) -> bool {
+        self.route(model).is_some_and(|route| route.has_targets())
     }
 
     /// Adds a name, unless it is there; returns the other fleet that has it.

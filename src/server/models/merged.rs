@@ -21,12 +21,20 @@ pub(super) struct ModelList {
 }
 
 impl ModelList {
-    /// Adds the list of a fleet's engine, and the fleet's aliases; of these, the names by which
-    /// requests come to this fleet.
-    pub(super) fn add(&mut self, fleet: &ServedFleet, list: &[u8], is_of_fleet: impl Fn(&str) -> bool) {
-        let Some(mut entries) = entries_of(list) else { return };
-        let aliases = alias_entries(&entries, &fleet.access.now().aliases);
-        entries.extend(aliases);
+    /// Adds the list of a fleet's engine, the fleet's configured model and its aliases; of these,
+    /// the names by which requests come to this fleet.
+    pub(super) fn add(
+        &mut self,
+        fleet: &ServedFleet,
+        list: Option<&Bytes>,
+        aliases: &[ModelAlias],
+        is_of_fleet: impl Fn(&str) -> bool,
+    ) {
+        let mut entries = list.and_then(|list| entries_of(list)).unwrap_or_default();
+        if let Some(model) = fleet.access.now().model.as_deref().filter(|_| entries.is_empty()) {
+            entries.push(json!({ "id": model, "object": "model", "created": 0, "owned_by": "pd-proxy" }));
+        }
+        entries.extend(alias_entries(&entries, aliases));
         for mut entry in entries {
             let Some(name) = name_of(&entry).map(str::to_owned) else { continue };
             if self.entries.len() < MAX_MODELS && is_of_fleet(&name) && self.names.insert(name) {

@@ -1,5 +1,6 @@
 //! Aliases: engines get the model's own name, and answers have the client's.
 
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
 use super::{CHAT, DIALECTS, Fleets, Settings, chat};
@@ -56,6 +57,16 @@ async fn check(fleets: &Fleets) {
     let own = asked.iter().filter(|seen| seen.path == CHAT).map(|seen| String::from_utf8_lossy(&seen.body));
     let own: Vec<_> = own.collect();
     assert!(own.iter().all(|body| body.contains("\"model-0\"") && !body.contains("gpt-4o")), "{own:?}");
+    let stored = fleets.post("/v1/responses", &json!({"model": "gpt-4o", "input": "hello"})).await.json();
+    let path = format!("/v1/responses/{}", stored["id"].as_str().unwrap());
+    // The simulator keeps none.
+    let kept = json!({"id": stored["id"], "object": "response", "model": "model-0"}).to_string();
+    for engine in [&fleets.sides[0].prefiller, &fleets.sides[0].decoder] {
+        let fault = FaultKind::Status(200, Some(kept.clone().into()));
+        assert!(engine.inject(Fault::always(fault).on_path(&path)));
+    }
+    let again = fleets.get(&path).await;
+    assert_eq!((again.status, again.json()["model"].as_str()), (200, Some("gpt-4o")), "{}", again.text());
     let text = json!({"model": "gpt-4o", "prompt": "a"});
     assert_eq!(fleets.post("/tokenize", &text).await.status, 200);
     assert_eq!(fleets.chat("model-0").await.json()["model"], "model-0", "its own name stays");

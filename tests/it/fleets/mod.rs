@@ -3,6 +3,7 @@
 mod adapters;
 mod aliases;
 mod faults;
+mod models;
 mod names;
 mod operators;
 

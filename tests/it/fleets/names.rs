@@ -1,9 +1,12 @@
 //! Names of models: which fleet they lead to, who may use them, and how they are listed.
 
+use std::time::{Duration, Instant};
+
 use pd_proxy::auth::Digest;
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
-use super::{CHAT, DIALECTS, Fleets, Settings, chat};
+use super::{CHAT, DIALECTS, Fleets, Settings, Side, chat};
 use crate::common::client::post_with;
 use crate::common::time::eventually;
 
@@ -79,5 +82,50 @@ async fn key_sees_and_reaches_its_own_models_alone() {
     // The nearest name is one that the key may use.
     let near = ask("all", "model-2").await;
     assert!(near.text().contains("Did you mean `model-"), "{}", near.text());
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_of_a_fleet_that_hangs_or_is_down_stay_in_the_list() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let expected = [("model-0", "f0"), ("model-1", "f1")];
+    assert_eq!(ids(&fleets.get("/v1/models").await.json()), expected);
+    let Side { prefiller, decoder, .. } = &fleets.sides[0];
+    assert!(prefiller.inject(Fault::always(FaultKind::StallBeforeHead)));
+    let began = Instant::now();
+    assert_eq!(ids(&fleets.get("/v1/models").await.json()), expected);
+    assert!(began.elapsed() < Duration::from_secs(2), "the decoder is asked beside: {:?}", began.elapsed());
+    for engine in [prefiller, decoder] {
+        assert!(engine.inject(Fault::always(FaultKind::Refuse)));
+    }
+    eventually("the fleet is down", async || {
+        fleets.get("/readyz").await.json()["fleets"]["f0"]["ready"] == false
+    })
+    .await;
+    assert_eq!(ids(&fleets.get("/v1/models").await.json()), expected);
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adapter_that_others_load_is_found_at_the_second_request() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    assert_eq!(fleets.chat("sql").await.status, 404);
+    // The engines list it from now on, and would not serve it: it matters which of them are asked.
+    let list = json!({"object": "list", "data": [{"id": "model-1"}, {"id": "sql"}]}).to_string();
+    let engines = [&fleets.sides[1].prefiller, &fleets.sides[1].decoder];
+    for engine in engines {
+        let fault = FaultKind::Status(200, Some(list.clone().into()));
+        assert!(engine.inject(Fault::always(fault).on_path("/v1/models")));
+    }
+    let asked = |side: &Side| {
+        let seen = side.prefiller.seen();
+        seen.iter().any(|seen| seen.path == CHAT && String::from_utf8_lossy(&seen.body).contains("\"sql\""))
+    };
+    eventually("it is known", async || {
+        fleets.chat("sql").await;
+        asked(&fleets.sides[1])
+    })
+    .await;
+    assert!(!asked(&fleets.sides[0]));
     fleets.end().await;
 }

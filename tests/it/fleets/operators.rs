@@ -1,9 +1,14 @@
 //! Routes of operators: they tell fleets apart, and change one of them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::json;
+use tokio::task::JoinSet;
 
-use super::{DIALECTS, Fleets, Settings};
+use super::{CHAT, DIALECTS, Fleets, Settings, Side, chat};
+use crate::common::client::{self, post};
 use crate::common::place;
 use crate::common::stage::fast;
 use crate::common::time::eventually;
@@ -50,6 +55,9 @@ async fn orders_reach_one_fleet_or_all() {
     assert_eq!((reset(0), reset(1)), (0, 2));
     assert_eq!(fleets.post("/reset_prefix_cache", &json!({})).await.status, 200);
     assert_eq!((reset(0), reset(1)), (2, 4));
+    let version = fleets.get("/version").await;
+    assert_eq!((version.status, version.text().contains("one of f0, f1")), (400, true), "{}", version.text());
+    assert_eq!(fleets.get("/version?fleet=f1").await.status, 200);
     let adapter = json!({"lora_name": "a", "lora_path": "/a"});
     let refusal = fleets.post("/v1/load_lora_adapter", &adapter).await;
     assert_eq!((refusal.status, refusal.text().contains("f0, f1")), (400, true), "{}", refusal.text());
@@ -105,5 +113,60 @@ async fn reload_changes_one_fleet_and_leaves_the_others() {
     write(&text.replace("[fleets.f1.fleet]\n", alias));
     eventually("the alias counts", async || fleets.chat("quick").await.status == 200).await;
     assert_eq!(fleets.chat("model-0").await.status, 200);
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleets_come_and_go_by_reload_without_a_request_lost() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let text = std::fs::read_to_string(&fleets.file).unwrap();
+    let beside = fleets.file.with_extension("new");
+    let write = |text: &str| {
+        std::fs::write(&beside, text).unwrap();
+        std::fs::rename(&beside, &fleets.file).unwrap();
+    };
+    let side = Side::start(2, DIALECTS[0]).await;
+    let with_new = text.clone() + &side.toml(DIALECTS[0].0, "");
+    let (on, mut clients) = (Arc::new(AtomicBool::new(true)), JoinSet::new());
+    for model in ["model-0", "model-1"] {
+        let (on, at) = (on.clone(), fleets.at);
+        clients.spawn(async move {
+            let mut answers = Vec::new();
+            while on.load(Ordering::Relaxed) {
+                let answer = client::send(at, &post(CHAT, &chat(model).to_string())).await;
+                answers.push((answer.status, answer.complete));
+            }
+            answers
+        });
+    }
+    for _ in 0..2 {
+        assert_eq!(fleets.chat(&side.model).await.status, 404);
+        write(&with_new);
+        eventually("it is there", async || fleets.chat(&side.model).await.status == 200).await;
+        let listed = fleets.get("/instances").await.text();
+        assert!(listed.contains(&side.decoder.addr().to_string()), "{listed}");
+        side.decoder.clear_seen();
+        // One under way is finished, though its fleet goes.
+        let mut body = chat(&side.model);
+        (body["stream"], body["max_tokens"]) = (true.into(), 200.into());
+        let under_way = post(CHAT, &body.to_string());
+        let (answer, ()) = tokio::join!(fleets.send(&under_way), async {
+            let chats = || side.decoder.seen().iter().filter(|seen| seen.path == CHAT).count();
+            eventually("it is decoded", async || chats() > 0).await;
+            write(&text);
+        });
+        assert_eq!((answer.status, answer.complete), (200, true), "{}", answer.text());
+        assert!(answer.events().len() > 200, "{}", answer.events().len());
+        eventually("it is gone", async || fleets.chat(&side.model).await.status == 404).await;
+        let ledger = side.prefiller.ledger();
+        assert_eq!(ledger.pinned_handoffs, 0, "{ledger:?}");
+    }
+    on.store(false, Ordering::Relaxed);
+    for answers in clients.join_all().await {
+        assert!(answers.len() > 5, "{}", answers.len());
+        assert!(answers.iter().all(|answer| *answer == (200, true)), "{answers:?}");
+    }
+    side.prefiller.stop().await;
+    side.decoder.stop().await;
     fleets.end().await;
 }

@@ -1,0 +1,140 @@
+//! Requests whose fleet can't serve them go to another one (`models.fallback`), as long as nothing
+//! of an answer is there.
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+
+use crate::error::{Error, Kind};
+use crate::relay::Refusal;
+use crate::relay::account::Ledger;
+use crate::relay::answer::Answer;
+use crate::relay::ask::ReceivedRequest;
+use crate::relay::box_in_place::boxed;
+use crate::server::Gateway;
+use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute};
+use crate::server::openai::ClientRequest;
+
+/// Header of an answer that names the fleet it came from, of a model with a rule in `[models]`.
+pub(super) const ROUTE: HeaderName = HeaderName::from_static("x-pd-route");
+
+/// The reason where a fleet has no engine, or none has told that it has the model.
+pub(super) const NO_ENGINE: &str = "no_engine";
+
+/// An answer, and the name of the model where the client knows it by another.
+pub(super) struct FleetAnswer {
+    pub(super) answer: Answer,
+    pub(super) alias: Option<ModelAlias>,
+}
+
+/// A request that others may take over.
+pub(super) struct Fallback {
+    pub(super) gateway: Arc<Gateway>,
+    /// The request as its client sent it.
+    pub(super) client: ClientRequest,
+    pub(super) route: Arc<ModelRoute>,
+}
+
+/// Reason for which another fleet is asked after this error; `None` where that would be no use, or
+/// the answer would be another one.
+fn reason(error: &Error) -> Option<&'static str> {
+    if error.is_lasting() {
+        return None;
+    }
+    match error.kind() {
+        Kind::NoPrefiller | Kind::NoDecoder => Some(NO_ENGINE),
+        Kind::Overloaded => Some("overloaded"),
+        Kind::PrefillFailed
+        | Kind::DecodeFailed
+        | Kind::EncodeFailed
+        | Kind::EngineFailed
+        | Kind::BadPrefillReply => Some("failed"),
+        Kind::PrefillTimeout | Kind::DecodeTimeout | Kind::EncodeTimeout => Some("timeout"),
+        _ => None,
+    }
+}
+
+impl Fallback {
+    /// Drives a request, and where its fleet fails, the same on the next one. The refusal is that
+    /// of the first.
+    pub(super) async fn drive(
+        self,
+        chosen: ChosenFleet,
+        request: ReceivedRequest,
+        ledger: Ledger,
+    ) -> Result<FleetAnswer, Box<Refusal>> {
+        let Fallback { gateway, client, route } = self;
+        let mut others = route.after(&chosen.fleet, client.model());
+        let mut refusal = match drive_one(&chosen, request, ledger).await {
+            Ok(answer) => return Ok(answer),
+            Err(refusal) => refusal,
+        };
+        let mut error = refusal.error.clone();
+        let mut from = chosen.fleet.clone();
+        while let Some(reason) = reason(&error) {
+            let Some(next) = others.next() else { break };
+            let Ok(request) = client.for_fleet(&gateway, &next, &mut refusal.ledger) else { continue };
+            tracing::info!(
+                id = refusal.ledger.id(),
+                from = &*from.name,
+                to = &*next.fleet.name,
+                reason,
+                "another fleet is asked: {}",
+                error.log_line()
+            );
+            from.relay.meters.fell_back(&next.fleet.name, reason);
+            refusal.ledger.falls_back(&next.fleet.relay.meters, Some(&from.name), reason);
+            match drive_one(&next, request, refusal.ledger).await {
+                Ok(FleetAnswer { mut answer, alias }) => {
+                    name_route(
+                        &mut answer,
+                        &format!("{};from={};reason={reason}", next.fleet.name, from.name),
+                    );
+                    return Ok(FleetAnswer { answer, alias });
+                }
+                Err(other) => {
+                    refusal = Box::new(Refusal { error: refusal.error, ledger: other.ledger });
+                    error = other.error;
+                }
+            }
+            from = next.fleet;
+        }
+        Err(refusal)
+    }
+}
+
+async fn drive_one(
+    chosen: &ChosenFleet,
+    request: ReceivedRequest,
+    ledger: Ledger,
+) -> Result<FleetAnswer, Box<Refusal>> {
+    let relay = &chosen.fleet.relay;
+    let mut answer = boxed(|| relay.drive(request, ledger)).await?;
+    name_route(&mut answer, &chosen.fleet.name);
+    Ok(FleetAnswer { answer, alias: chosen.alias.clone() })
+}
+
+/// Says in an answer which fleet it came from.
+pub(super) fn name_route(answer: &mut Answer, route: &str) {
+    if let Ok(route) = HeaderValue::from_str(route) {
+        answer.headers_mut().insert(ROUTE, route);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_fleets_are_asked_for_what_they_could_do_better() {
+        let reason = |kind| reason(&Error::new(kind, ""));
+        assert_eq!(reason(Kind::NoPrefiller), Some("no_engine"));
+        assert_eq!(reason(Kind::Overloaded), Some("overloaded"));
+        assert_eq!(reason(Kind::DecodeFailed), Some("failed"));
+        assert_eq!(reason(Kind::PrefillTimeout), Some("timeout"));
+        for kind in [Kind::InvalidField, Kind::RateLimited, Kind::ModelNotFound, Kind::Loop, Kind::Internal] {
+            assert_eq!(reason(kind), None, "{kind:?}");
+        }
+        assert_eq!(super::reason(&Error::new(Kind::DecodeFailed, "too large").lasting()), None);
+    }
+}
