@@ -32,7 +32,7 @@ FOLDER = ROOT / "config/kubernetes"
 UNIT = ROOT / "config/systemd/pd-proxy.service"
 APPLIED = {"configmap.yaml", "deployment.yaml", "networkpolicy.yaml", "pdb.yaml", "rbac.yaml", "service.yaml"}
 SERVICES = ["dns/engines.yaml", "dns/kthena.yaml"]
-OTHERS = {"dns/configmap.yaml", *SERVICES, "example/secret.yaml"}
+OTHERS = {"dns/configmap.yaml", *SERVICES, "example/secret.yaml", "example/two-models.yaml"}
 # What the program opens beside two descriptors for each stream.
 OTHER_FILES = 100
 

@@ -74,7 +74,8 @@ class Manifests:
 
     @property
     def kubernetes(self):
-        return self.said.get("discovery", {}).get("kubernetes", {})
+        asked = [self.said, *self.said.get("fleets", {}).values()]
+        return {key: value for fleet in asked for key, value in fleet.get("discovery", {}).get("kubernetes", {}).items()}
 
 
 @functools.lru_cache

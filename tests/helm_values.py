@@ -57,6 +57,11 @@ CASES = {
     "static": (
         {"discovery": {"mode": "static", "prefill": {"hosts": ["10.0.0.1:7100", "https://p2:7101"]}, "decode": {"hosts": ["[fd00::1]:7200"]}}},
         lambda m: m.said["fleet"]["decode"] == ["[fd00::1]:7200"] and "to" not in policy(m)["egress"][1]),
+    "two models": (
+        {"fleets": {"chat": {"prefill": {"labels": {"app": "chat", "role": "p"}}, "decode": {"labels": {"app": "chat", "role": "d"}}, "config": {"fleet": {"model": "Qwen3-8B"}}},
+                    "code": {"prefill": {"labels": {"app": "code", "role": "p"}}, "decode": {"selector": "app=code,role=d"}, "config": {"dialect": {"name": "pool"}}}}},
+        lambda m: m.said["fleets"]["chat"]["fleet"] == {"model": "Qwen3-8B"} and m.said["fleets"]["code"]["dialect"] == {"name": "pool"}
+        and m.said["fleets"]["code"]["discovery"]["kubernetes"]["decode_selector"] == "app=code,role=d" and "discovery" not in m.said),
     "names and images": (
         {"fullnameOverride": "door", "image": {"repository": "registry.example/pd", "tag": "edge", "pullPolicy": "Always"},
          "imagePullSecrets": [{"name": "registry"}]},
@@ -166,6 +171,7 @@ CASES = {
 
 # Values, and what the message must say: their name, and what to do.
 REFUSED = {
+    "a fleet without decoders": ({"fleets": {"chat": {"prefill": {"labels": {"app": "chat"}}}}}, ["fleets.chat.decode", "labels"]),
     "a typo": ({"replica": 3}, ["replica"]),
     "a name of before": ({"replicas": 3}, ["replicas"]),
     "a text for a number": ({"replicaCount": "two"}, ["replicaCount", "integer"]),

@@ -37,6 +37,22 @@ discovery.kubernetes: "set discovery.mode=labels or services, and discovery.pref
 {{- end -}}
 {{- end -}}
 
+{{/* Engines of fleets: each side says where they are, in the way of discovery.mode. */}}
+{{- define "pd-proxy.checkFleets" -}}
+{{- $of := .Values.discovery -}}
+{{- range $name, $fleet := .Values.fleets -}}
+{{- $isRemote := hasKey (default dict (default dict $fleet.config).fleet) "remote" -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $side := default dict (index $fleet $role) -}}
+{{- $needs := dict "labels" "labels or selector" "services" "service" "dns" "service" "static" "hosts" -}}
+{{- $says := dict "labels" (or $side.labels $side.selector) "services" $side.service "dns" $side.service "static" $side.hosts -}}
+{{- if and (not $isRemote) (not (index $says $of.mode)) -}}
+{{- fail (printf "fleets.%s.%s says nothing of its engines: with discovery.mode=%s set its %s" $name $role $of.mode (index $needs $of.mode)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "pd-proxy.checkDiscovery" -}}
 {{- $of := .Values.discovery -}}
 {{- range $role := list "prefill" "decode" -}}
@@ -82,7 +98,7 @@ discovery.kubernetes: "set discovery.mode=labels or services, and discovery.pref
 
 {{- define "pd-proxy.check" -}}
 {{- include "pd-proxy.checkConfig" . -}}
-{{- include "pd-proxy.checkDiscovery" . -}}
+{{- if .Values.fleets -}}{{- include "pd-proxy.checkFleets" . -}}{{- else -}}{{- include "pd-proxy.checkDiscovery" . -}}{{- end -}}
 {{- if eq (include "pd-proxy.number" .Values.ports.http) (include "pd-proxy.number" .Values.ports.admin) -}}
 {{- fail (printf "ports.http and ports.admin are both %s: give operators a port of their own" (include "pd-proxy.number" .Values.ports.http)) -}}
 {{- end -}}

@@ -30,12 +30,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What [discovery] and [fleet] say, as JSON. */}}
+{{/* What [discovery] and [fleet] say of engines on these sides, as JSON; of (list root sides). */}}
 {{- define "pd-proxy.discovery" -}}
-{{- $of := .Values.discovery -}}{{- $fullname := include "pd-proxy.fullname" . -}}
+{{- $root := index . 0 -}}{{- $sides := index . 1 -}}
+{{- $of := $root.Values.discovery -}}{{- $fullname := include "pd-proxy.fullname" $root -}}
 {{- $fleet := dict -}}{{- $discovery := dict -}}{{- $kubernetes := dict -}}
 {{- range $role, $many := dict "prefill" "prefillers" "decode" "decoders" -}}
-{{- $side := index $of $role -}}
+{{- $side := index $sides $role -}}
 {{- $ports := list -}}{{- range $side.ports -}}{{- $ports = append $ports (include "pd-proxy.number" .) -}}{{- end -}}
 {{- if eq $of.mode "static" -}}
 {{- $_ := set $fleet $role $side.hosts -}}
@@ -61,11 +62,48 @@
 {{- dict "fleet" $fleet "discovery" $discovery | toJson -}}
 {{- end -}}
 
+{{/* The sides of a fleet of .Values.fleets, with what they don't say from .Values.discovery, as JSON; of (list root fleet). */}}
+{{- define "pd-proxy.fleetSides" -}}
+{{- $root := index . 0 -}}{{- $fleet := index . 1 -}}
+{{- $sides := dict -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $usual := dict "labels" dict "selector" "" "service" "" "hosts" list "ports" (index $root.Values.discovery $role).ports -}}
+{{- $_ := set $sides $role (mergeOverwrite $usual (deepCopy (default dict (index $fleet $role)))) -}}
+{{- end -}}
+{{- $sides | toJson -}}
+{{- end -}}
+
+{{/* Sections as TOML, each name after a prefix; of (list prefix sections name-of-the-value). */}}
+{{- define "pd-proxy.sections" -}}
+{{- $prefix := index . 0 -}}{{- $sections := index . 1 -}}{{- $named := index . 2 -}}
+{{- range $section, $keys := $sections -}}
+{{- $lines := list -}}{{- $tables := dict -}}
+{{- range $key, $value := $keys -}}
+{{- if kindIs "map" $value -}}
+{{- $_ := set $tables $key $value -}}
+{{- else -}}
+{{- $lines = append $lines (printf "%s = %s" $key (include "pd-proxy.tomlValue" (list (printf "%s.%s.%s" $named $section $key) $value))) -}}
+{{- end -}}
+{{- end -}}
+{{- if $lines }}
+[{{ $prefix }}{{ $section }}]
+{{ join "\n" $lines }}
+{{ end -}}
+{{- range $key, $table := $tables }}
+[{{ $prefix }}{{ $section }}.{{ $key }}]
+{{- range $inner, $value := $table }}
+{{ $inner }} = {{ include "pd-proxy.tomlValue" (list (printf "%s.%s.%s.%s" $named $section $key $inner) $value) }}
+{{- end }}
+{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Every section that the chart and its user set. Values are laid over each other here and nowhere else. */}}
 {{- define "pd-proxy.toml" -}}
 {{- $server := dict "host" .Values.host "port" .Values.ports.http "admin_host" .Values.host "admin_port" .Values.ports.admin -}}
 {{- $_ := set $server "lame_duck_ms" .Values.shutdown.lameDuckMs -}}{{- $_ := set $server "drain_ms" .Values.shutdown.drainMs -}}
-{{- $own := include "pd-proxy.discovery" . | fromJson -}}
+{{- $own := dict -}}
+{{- if not .Values.fleets -}}{{- $own = include "pd-proxy.discovery" (list . .Values.discovery) | fromJson -}}{{- end -}}
 {{- $_ := set $own "server" $server -}}
 {{- if .Values.auth.clientKeys -}}{{- $_ := set $own "auth" (dict "keys_file" "/etc/pd-proxy-keys/keys.toml") -}}{{- end -}}
 {{- if .Values.tls.secret -}}
@@ -73,24 +111,14 @@
 {{- if .Values.tls.clientCa -}}{{- $_ := set $tls "client_ca" "/etc/pd-proxy-tls/ca.crt" -}}{{- end -}}
 {{- $_ := set $own "tls" $tls -}}
 {{- end -}}
-{{- range $section, $keys := mergeOverwrite $own (deepCopy .Values.config) -}}
-{{- $lines := list -}}{{- $tables := dict -}}
-{{- range $key, $value := $keys -}}
-{{- if kindIs "map" $value -}}
-{{- $_ := set $tables $key $value -}}
-{{- else -}}
-{{- $lines = append $lines (printf "%s = %s" $key (include "pd-proxy.tomlValue" (list (printf "config.%s.%s" $section $key) $value))) -}}
+{{- include "pd-proxy.sections" (list "" (mergeOverwrite $own (deepCopy .Values.config)) "config") -}}
+{{- range $name, $fleet := .Values.fleets -}}
+{{- $sides := include "pd-proxy.fleetSides" (list $ $fleet) | fromJson -}}
+{{- $engines := dict -}}
+{{- if or $fleet.prefill $fleet.decode -}}
+{{- $engines = include "pd-proxy.discovery" (list $ $sides) | fromJson -}}
 {{- end -}}
-{{- end -}}
-{{- if $lines }}
-[{{ $section }}]
-{{ join "\n" $lines }}
-{{ end -}}
-{{- range $key, $table := $tables }}
-[{{ $section }}.{{ $key }}]
-{{- range $inner, $value := $table }}
-{{ $inner }} = {{ include "pd-proxy.tomlValue" (list (printf "config.%s.%s.%s" $section $key $inner) $value) }}
-{{- end }}
-{{ end -}}
+{{- $sections := mergeOverwrite $engines (deepCopy (default dict $fleet.config)) -}}
+{{- include "pd-proxy.sections" (list (printf "fleets.%s." $name) $sections (printf "fleets.%s.config" $name)) -}}
 {{- end -}}
 {{- end -}}
