@@ -71,6 +71,10 @@ clients *ARGS:
 kill:
     tests/kill.sh
 
+# Latency of one fleet while another one hangs or is gone
+fleets-apart *ARGS:
+    tests/fleets_apart.py {{ ARGS }}
+
 # An hour of mixed load with faults; `just soak --seconds 600` is shorter
 soak *ARGS:
     tests/soak.sh {{ ARGS }}

@@ -22,6 +22,8 @@ CACHE = pathlib.Path(os.environ.get("TMPDIR", "/tmp"), "pd-proxy-clients")
 PROGRAM = pathlib.Path(os.environ.get("PD_PROXY", "target/release/pd-proxy")).resolve()
 INSTALL_SECONDS = 900
 CLIENT_SECONDS = 120
+# The gateway has another fleet with another model beside the one that clients ask for.
+TWO_MODELS = os.environ.get("TWO_MODELS") == "1"
 NOT_RUN = 77
 LISTENS = r"on (http://127\.0\.0\.1:\d+)"
 KEY, POOR_KEY = "sk-good", "sk-poor"
@@ -135,13 +137,20 @@ def fleet(stack, folder):
     digest = {key: hashlib.sha256(key.encode()).hexdigest() for key in (KEY, POOR_KEY)}
     keys.write_text(entry.format("good", digest[KEY], "admin = true") + entry.format("poor", digest[POOR_KEY], "tokens_per_minute = 10"))
     gateway = ("--host", "127.0.0.1", "--port", "0", "--set", f'auth.keys_file="{keys}"')
-    address = start("gateway", *gateway, "--prefill", prefiller, "--decode", decoder)
+    if TWO_MODELS:
+        others = [start(f"other-{role}", "sim", "--port", "0", "--role", role, "--model", "another") for role in ("prefill", "decode")]
+        fleets = {"one": (prefiller, decoder, "sim"), "two": (*others, "another")}
+        said = [f"fleets.{name}.fleet.{key}={value}" for name, of in fleets.items() for key, value in zip(("prefill", "decode", "model"), of)]
+        address = start("gateway", *gateway, *(word for setting in said for word in ("--set", setting)))
+    else:
+        address = start("gateway", *gateway, "--prefill", prefiller, "--decode", decoder)
     # Nothing listens on port 1.
     deserted = start("deserted", *gateway, "--prefill", "127.0.0.1:1", "--decode", "127.0.0.1:1")
     kept = {name: value for name, value in os.environ.items()
             if not re.match(r"(?i)(openai|anthropic|litellm|langchain|langsmith)_|(http|https|all)_proxy$", name)}
     return kept | {
         "PROGRAM": str(PROGRAM), "KEYS": str(keys), "GATEWAY": address, "DESERTED": deserted, "ENGINES": f"{prefiller} {decoder}", "KEY": KEY, "POOR_KEY": POOR_KEY,
+        "MODELS": "sim another" if TWO_MODELS else "sim",
         "ALONE": alone, "DEMO_LINES": "\n".join(lines),
         "EXPECTED": json.dumps(expected(alone)), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(HERE.parent),
     }
