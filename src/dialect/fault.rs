@@ -140,11 +140,10 @@ pub fn of_object(api: Api, object: &Object) -> Option<Fault> {
 }
 
 /// True if some choice of a chat, completion or generation ended with `finish_reason: "error"`.
+/// Only the choices are searched for the word: a prefiller's answer names each block of its prompt.
 fn has_failed_choice(object: &Object) -> bool {
-    if WORD.find(object.bytes()).is_none() {
-        return false;
-    }
-    let choices = object.get("choices").into_iter().flat_map(|choices| choices.elements());
+    let choices = object.get("choices").filter(|choices| WORD.find(choices.raw()).is_some());
+    let choices = choices.into_iter().flat_map(|choices| choices.elements());
     let failed =
         |choice: Object| choice.get("finish_reason").is_some_and(|reason| reason.raw() == b"\"error\"");
     choices.filter_map(|choice| choice.object().ok()).any(failed)

@@ -23,7 +23,8 @@ const RECOMPUTED: &[u8] = b"\"recomputed\"";
 const ABORT: &[u8] = b"\"abort\"";
 
 /// Look for the words themselves: a whole answer always has a reason. Such things are made once:
-/// making one costs more than looking through an event.
+/// making one costs more than looking through an event. Only the choices are searched: beside them
+/// a prefiller's answer names each block of its prompt.
 static WORDS: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| [Finder::new(ABORT), Finder::new(RECOMPUTED)]);
 
@@ -51,8 +52,10 @@ impl AbortSign {
     /// True if a whole answer, or one event of a chat or completion, says so.
     pub fn in_answer(self, answer: &Object) -> bool {
         match self.api {
-            Api::Chat | Api::Completions if WORDS.iter().any(|word| word.find(answer.bytes()).is_some()) => {
-                let choices = answer.get("choices").into_iter().flat_map(|choices| choices.elements());
+            Api::Chat | Api::Completions => {
+                let names = |choices: &Value<'_>| WORDS.iter().any(|it| it.find(choices.raw()).is_some());
+                let choices = answer.get("choices").filter(names);
+                let choices = choices.into_iter().flat_map(|choices| choices.elements());
                 choices.filter_map(|choice| choice.object().ok()).any(|choice| self.in_choice(&choice))
             }
             Api::Messages => {
