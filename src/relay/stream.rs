@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::Instant;
 
-use crate::dialect::event_members::EventMembers;
+use crate::dialect::event_members::{EventMembers, EventScanner};
 use crate::dialect::fault::Fault;
 use crate::dialect::finish::FinishWatch;
 use crate::dialect::resume::AbortSign;
@@ -51,6 +51,8 @@ pub struct Stream {
     over_until: Option<Instant>,
     /// Tells if a choice has ended, where `[DONE]` alone would not say so.
     finish: FinishWatch,
+    /// Finds the members that are read of its events.
+    scanner: EventScanner,
     /// Some of it has: the rest of one that is larger than is held back may still be missing.
     ending: bool,
     /// An error of the engine's has passed: why the request ended, then.
@@ -150,6 +152,7 @@ impl Stream {
             over: false,
             over_until: None,
             finish: FinishWatch::new(source.api),
+            scanner: EventScanner::default(),
             ending: false,
             errored: None,
             events_before: 0,
@@ -188,7 +191,7 @@ impl Stream {
             Some(follower) => follower.pass(events),
             None => events,
         };
-        let members = EventMembers::find(&out);
+        let members = self.scanner.find(&out);
         let broke = self.follower.as_ref().and_then(|follower| follower.broke());
         let (out, broke) = match broke {
             None => self.without_what_was_given_up(out, members.reason),
