@@ -39,8 +39,9 @@ section! {
         /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed
         /// by load.
         budget_ms: u64 = 100, AfterRestart, ms(1);
-        /// Engines get a prompt's tokens in place of its text where they are known.
-        send_ids: bool = false, AfterRestart;
+        /// Engines get a prompt's tokens in place of its text where they are known, if they are
+        /// known to take them.
+        send_ids: bool = true, AfterRestart;
     }
 }
 

@@ -141,7 +141,8 @@ impl EventScanner {
             false => (&self.plain[..self.head], &self.plain[self.tail..]),
         };
         let same_head = zip(head, event).take_while(|(one, other)| one == other).count();
-        let same_tail = zip(tail.iter().rev(), event.iter().rev()).take_while(|(one, other)| one == other).count();
+        let same_tail =
+            zip(tail.iter().rev(), event.iter().rev()).take_while(|(one, other)| one == other).count();
         let head = end_of_head(&event[..same_head]);
         // The two do not overlap in either event.
         let room = self.plain.len().min(event.len()) - head;
@@ -221,9 +222,31 @@ mod tests {
     /// Text of fewer than `most` parts of members.
     fn parts(most: usize) -> impl Strategy<Value = String> {
         let part = prop::sample::select(vec![
-            "\"finish_reason\"", "\"stop_reason\"", "_reason\"", "\"usage\"", "\"kv_transfer_params\"", ":", " ", ": ",
-            "null", "{}", "{\"a\":1}", "\"stop\"", "1", ",", "g", "_", "\\", "\"", "\ndata: ", "\r\n", "\n\n", "data: {",
-            "}", "text", "}\n\ndata: {",
+            "\"finish_reason\"",
+            "\"stop_reason\"",
+            "_reason\"",
+            "\"usage\"",
+            "\"kv_transfer_params\"",
+            ":",
+            " ",
+            ": ",
+            "null",
+            "{}",
+            "{\"a\":1}",
+            "\"stop\"",
+            "1",
+            ",",
+            "g",
+            "_",
+            "\\",
+            "\"",
+            "\ndata: ",
+            "\r\n",
+            "\n\n",
+            "data: {",
+            "}",
+            "text",
+            "}\n\ndata: {",
         ]);
         proptest::collection::vec(part, 0..most).prop_map(|parts| parts.concat())
     }

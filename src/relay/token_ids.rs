@@ -13,6 +13,7 @@ use crate::prompt::Prompt;
 use crate::relay::Relay;
 use crate::relay::ask::{Ask, ReceivedRequest};
 use crate::relay::failure::{Failure, FailureKind};
+use crate::tokenization::facts::takes_completion_ids;
 
 /// Prompts of more tokens are sent as text. Ids save engines more the longer a prompt is, as far as
 /// that was measured (docs/pool-and-tokens.md); but those of a million take 7 MB beside the body.
@@ -52,8 +53,19 @@ impl SentIds {
     /// The ids that `instance` takes.
     fn for_engine(&self, instance: &Instance) -> Option<Arc<TokenIds>> {
         let ids = self.0.as_ref()?.load_full()?;
-        (!ids.needs_reader() || instance.reads_chat_ids()).then_some(ids)
+        takes_ids(instance, ids.needs_reader()).then_some(ids)
     }
+}
+
+/// True if the process of `instance` is known to take token ids: in chats because it showed that
+/// it does, in completions by its release.
+fn takes_ids(instance: &Instance, in_chats: bool) -> bool {
+    if in_chats {
+        return instance.reads_chat_ids();
+    }
+    // A process that may be another one by now may have other tokens.
+    !instance.health().is_doubted()
+        && instance.release().is_some_and(|release| takes_completion_ids(&release))
 }
 
 /// Tells only if there are any: ids are somebody's prompt.
@@ -102,7 +114,7 @@ impl Relay {
         }
         let dialect = self.speech.now().dialect;
         match ask.ids.for_engine(instance).filter(|_| dialect.takes_token_ids()) {
-            None if self.asks_for_prompt(ask) => {
+            None if self.asks_for_prompt(ask, instance) => {
                 PrefillBody { edit: asking_for_prompt(edit), only_ids: None }
             }
             None => PrefillBody { edit, only_ids: None },
@@ -116,15 +128,13 @@ impl Relay {
         }
     }
 
-    /// True if a prefiller is to tell the ids of its prompt, since a decoder would take them.
-    fn asks_for_prompt(&self, ask: &Ask) -> bool {
+    /// True if `prefiller` is to tell the ids of its prompt, since a decoder would take them.
+    fn asks_for_prompt(&self, ask: &Ask, prefiller: &Instance) -> bool {
         let dialect = self.speech.now().dialect;
-        let is_taken = || {
-            let decoders = self.fleet.members(Role::Decode);
-            ask.api != Api::Chat || decoders.iter().any(|decoder| decoder.reads_chat_ids())
-        };
+        let in_chats = ask.api == Api::Chat;
+        let is_taken = || self.fleet.members(Role::Decode).iter().any(|decoder| takes_ids(decoder, in_chats));
         let is_in_time = dialect.takes_token_ids() && dialect.decodes_after_prefill();
-        ask.ids.are_missing() && is_in_time && is_taken()
+        ask.ids.are_missing() && is_in_time && takes_ids(prefiller, false) && is_taken()
     }
 
     /// Keeps the ids that a prefiller told for its decoder, if it was asked for them.

@@ -127,6 +127,16 @@ pub fn may_take_chat_ids(version: &str) -> bool {
     Release::parse(version).is_some_and(|release| release >= FIRST_WITH_CHAT_IDS)
 }
 
+/// First release whose answers to token ids as a completion's prompt were compared with those to
+/// its text.
+const FIRST_WITH_COMPARED_IDS: Release = Release::new(0, 18, 0);
+
+/// True if this version was seen to answer a completion by token ids as it does by text, or is
+/// newer than one that was.
+pub fn takes_completion_ids(version: &str) -> bool {
+    Release::parse(version).is_some_and(|release| release >= FIRST_WITH_COMPARED_IDS)
+}
+
 /// First release whose streams end with what the decoder keeps for the next turn.
 const FIRST_WITH_STREAMED_HANDOFFS: Release = Release::new(0, 33, 0);
 
@@ -274,6 +284,16 @@ mod tests {
         }
         for version in ["0.31.2", "0.32.0rc1", "0.8.5", "dev", ""] {
             assert!(!may_take_chat_ids(version), "{version}");
+        }
+    }
+
+    #[test]
+    fn releases_that_take_ids_of_completions_are_told_by_their_number() {
+        for version in ["0.18.0", "0.23.0+cpu", "0.33.0", "1.0.0"] {
+            assert!(takes_completion_ids(version), "{version}");
+        }
+        for version in ["0.17.1", "0.18.0rc1", "dev", ""] {
+            assert!(!takes_completion_ids(version), "{version}");
         }
     }
 

@@ -63,9 +63,23 @@ async fn legs_with_ids(stage: &Stage, body: &str) -> [Value; 2] {
     .await
 }
 
+/// Sends completions until both legs of one have ids: the engines' releases are known then.
+async fn await_releases(stage: &Stage) {
+    eventually("both legs have ids", async || {
+        stage.forget();
+        words(stage, COMPLETIONS, &completion(false)).await;
+        let has_ids =
+            |engine: &Engine| legs(engine, COMPLETIONS).iter().all(|body| body["prompt"].is_array());
+        stage.engines().all(has_ids).then_some(())
+    })
+    .await;
+    stage.forget();
+}
+
 #[tokio::test]
 async fn completions_are_answered_as_without_ids_and_both_legs_have_them() {
     let (plain, stage) = (Stage::set(script(false, fast())).await, Stage::set(script(true, fast())).await);
+    await_releases(&stage).await;
     for stream in [false, true] {
         let body = completion(stream);
         assert_eq!(words(&stage, COMPLETIONS, &body).await, words(&plain, COMPLETIONS, &body).await);
@@ -85,6 +99,7 @@ async fn completions_are_answered_as_without_ids_and_both_legs_have_them() {
 #[tokio::test]
 async fn bodies_whose_answer_needs_the_text_go_as_they_came() {
     let stage = Stage::set(script(true, fast())).await;
+    await_releases(&stage).await;
     let ids = json!({"model": "sim", "prompt": [90, 91, 92], "max_tokens": 2}).to_string();
     let echo = json!({"model": "sim", "prompt": "a text", "max_tokens": 2, "echo": true}).to_string();
     let other = json!({"model": "other", "prompt": "a text", "max_tokens": 2}).to_string();
@@ -96,6 +111,24 @@ async fn bodies_whose_answer_needs_the_text_go_as_they_came() {
         legs(&stage.prefillers[0], COMPLETIONS).into_iter().map(|mut body| body["prompt"].take()).collect();
     assert_eq!(prompts, [json!([90, 91, 92]), json!("a text"), json!("a text")]);
     stage.end().await;
+}
+
+#[tokio::test]
+async fn completions_have_ids_at_releases_that_were_compared() {
+    for (version, has_ids) in [("0.17.1", false), ("0.18.0", true)] {
+        let stage = Stage::set(script(true, EngineSpec { version: version.to_owned(), ..fast() })).await;
+        eventually("their releases are known", async || {
+            let listed = stage.get("/instances").await;
+            (listed.text().matches(version).count() >= 2).then_some(())
+        })
+        .await;
+        words(&stage, COMPLETIONS, &completion(false)).await;
+        for engine in stage.engines() {
+            let body = legs(engine, COMPLETIONS).pop().unwrap();
+            assert_eq!(body["prompt"].is_array(), has_ids, "{version}: {body}");
+        }
+        stage.end().await;
+    }
 }
 
 #[tokio::test]
