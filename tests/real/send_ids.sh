@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two real engines that are sent prompts as tokens (`prompt.send_ids`): check_equal.py must find all 52 answers equal to those of a plain engine,
-# over both APIs, streamed and not, tools and reasoning parsers on; then send_ids.py prints what it saves them.
+# over both APIs, streamed and not, tools and reasoning parsers on; sampling.py must, for members such as `logit_bias`; then send_ids.py prints what it saves them.
 #
 # Needs what run.sh needs, and 6 GiB of memory; a quarter of an hour, most of it to compute the longest prompt for the first time. PD_PROXY names a program
 # that is built, TOKENS the lengths. Exit status 0: all answers are equal.
@@ -34,6 +34,7 @@ for parallel in 1 4; do
   "$VENV/bin/python" "$rig/check_equal.py" --url "http://127.0.0.1:$port" --ref "http://127.0.0.1:$REF_PORT" --decode "http://127.0.0.1:$D_PORT" \
     --token-ids --parallel "$parallel"
 done
+"$VENV/bin/python" tests/real/sampling.py "http://127.0.0.1:$REF_PORT" "http://127.0.0.1:$port"
 kill "$gateway"
 wait "$gateway" || true
 gateway=
