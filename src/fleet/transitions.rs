@@ -98,6 +98,13 @@ impl Fleet {
             EngineState::Down if all == 0 => {
                 tracing::warn!(fleet, role = name, state, "role {name} is down: it has no engine");
             }
+            EngineState::Down if self.is_without_partners(role) => {
+                tracing::warn!(
+                    role = name,
+                    state,
+                    "role {name} is down: all {all} engines wait for one of their release; decoders serve alone"
+                );
+            }
             EngineState::Down => {
                 tracing::warn!(
                     fleet,
@@ -146,6 +153,13 @@ impl Fleet {
                 tracing::info!(fleet, role = name, state, "role {name} is {state}: {all} engines");
             }
         }
+    }
+
+    /// True if all engines of `role` are prefillers that wait for a decoder of their release.
+    fn is_without_partners(&self, role: Role) -> bool {
+        let members = self.members(role);
+        let mut serving = members.iter().filter(|it| !it.draining());
+        role == Role::Prefill && serving.all(|it| it.health().lacks_partner())
     }
 }
 
