@@ -84,6 +84,14 @@ impl Fleet {
         }
     }
 
+    /// Effect of a role whose engines are all down.
+    fn effect_of_down(&self, role: Role) -> &'static str {
+        match self.is_without_partners(role) {
+            true => "wait for one of their release; decoders serve alone",
+            false => "are; new requests are refused until one is back",
+        }
+    }
+
     /// Logs the state of a role if it is another one than before. Its engines' own lines say why.
     pub(super) fn note_role(&self, role: Role, before: &mut EngineState, counts: StateCounts) {
         let state = counts.role();
@@ -98,20 +106,9 @@ impl Fleet {
             EngineState::Down if all == 0 => {
                 tracing::warn!(fleet, role = name, state, "role {name} is down: it has no engine");
             }
-            EngineState::Down if self.is_without_partners(role) => {
-                tracing::warn!(
-                    role = name,
-                    state,
-                    "role {name} is down: all {all} engines wait for one of their release; decoders serve alone"
-                );
-            }
             EngineState::Down => {
-                tracing::warn!(
-                    fleet,
-                    role = name,
-                    state,
-                    "role {name} is down: all {all} engines are; new requests are refused until one is back"
-                );
+                let effect = self.effect_of_down(role);
+                tracing::warn!(fleet, role = name, state, "role {name} is down: all {all} engines {effect}");
             }
             EngineState::Degraded if from == EngineState::Down => {
                 tracing::info!(

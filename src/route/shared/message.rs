@@ -116,7 +116,7 @@ pub struct PromptFacts {
     pub near: Vec<HeldTokens>,
     /// Leading tokens that prefillers told that they hold.
     pub told: Vec<HeldTokens>,
-    /// Hashes of the beginning of the prompt ([`super::chain`]).
+    /// Hashes of the beginning of the prompt (`chain.rs`).
     pub chain: Vec<u64>,
     /// Tokens of each of them.
     pub chain_tokens: u32,
