@@ -1,8 +1,8 @@
 //! Text to token ids: the trait, and the tokenizers behind it by the form of a model's files.
 //!
-//! `json` reads a `tokenizer.json`, and `pieces` cuts its texts where the library can't; `rank_tokenizer` does what the library tiktoken does, for the
-//! rank files of `tiktoken_files` and for the `tekken.json` of Mistral. All of them read bytes
-//! that the caller has opened.
+//! `json` reads a `tokenizer.json`, and `pieces` cuts its texts where the library can't;
+//! `rank_tokenizer` does what the library tiktoken does, for the rank files of `tiktoken_files` and
+//! for the `tekken.json` of Mistral. All of them read bytes that the caller has opened.
 
 mod json;
 mod merge;

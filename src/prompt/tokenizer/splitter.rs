@@ -14,8 +14,8 @@ use super::unsettled::has_one_of;
 /// Longest pattern that is compiled, bytes; known ones have some hundred.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// Code points of Chinese script that are no letters, and one among them that is unassigned. Where a
-/// pattern tells Chinese characters from others, the library cuts in front of them, and an engine
+/// Code points of Chinese script that are no letters, and one among them that is unassigned. Where
+/// a pattern tells Chinese characters from others, the library cuts in front of them, and an engine
 /// for regular expressions does not behind digits and signs.
 const MISTAKEN: [RangeInclusive<char>; 6] = [
     '\u{2e80}'..='\u{2ef3}',

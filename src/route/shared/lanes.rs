@@ -67,8 +67,8 @@ impl LaneNames {
         here
     }
 
-    /// Facts that others may know of a prompt whose chain has been made. `told` are the lanes that told
-    /// what they hold of it.
+    /// Facts that others may know of a prompt whose chain has been made. `told` are the lanes that
+    /// told what they hold of it.
     pub(super) fn facts(&self, job: &Job, told: &[Option<u32>]) -> PromptFacts {
         let held = |(lane, tokens)| Some(HeldTokens { lane: self.name(lane)?, tokens });
         let near = job.pool.near.iter().copied().filter_map(held).collect();

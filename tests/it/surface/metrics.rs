@@ -134,8 +134,16 @@ async fn metrics_count_what_happened() {
     let text = raw.text();
     let found = samples(&text);
     assert_buckets(&found, &text);
-    // Those of `layerwise`, of tracing, and of gateways that share a fleet have no series here.
-    let elsewhere = [names::CALLBACKS, names::TRACE_SPANS, names::SHARE_STANDING, names::SHARE_PLACEMENTS];
+    // Those of `layerwise`, of tracing, of fall-backs, and of gateways that share a fleet have no
+    // series here.
+    let elsewhere = [
+        names::CALLBACKS,
+        names::TRACE_SPANS,
+        names::FALLBACKS,
+        names::SHARED_OUT,
+        names::SHARE_STANDING,
+        names::SHARE_PLACEMENTS,
+    ];
     for name in names::ALL.iter().filter(|name| !elsewhere.contains(name)) {
         assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");
     }
