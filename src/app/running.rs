@@ -165,7 +165,7 @@ impl RunningFleet {
             start_prompt_loops(config, handles, told.as_deref(), &mut loops).await?;
         }
         let releasing = JoinSet::from_iter([relay.clone().release_orphans(orphans)]);
-        share::start(config, &name, relay.fleet.scheduler(), &mut loops).map_err(StartError::Share)?;
+        share::start(config, &name, &relay.fleet, &mut loops).map_err(StartError::Share)?;
         let (access, waiting) = (Live::new(access), Waiting::default());
         let remote = config.remote().map(|remote| RemoteApi { path: remote.path.into() });
         let served = Arc::new(ServedFleet {

@@ -97,6 +97,21 @@ struct ReportedLoad {
     /// Requests and tokens of context that others gave it.
     requests: AtomicU32,
     tokens: AtomicU64,
+    /// Requests and tokens of context that other gateways told that they gave it.
+    told_requests: AtomicU32,
+    told_tokens: AtomicU64,
+}
+
+impl ReportedLoad {
+    /// Requests that others gave it: as it says itself, or as they tell, whichever is more.
+    fn all_requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed).max(self.told_requests.load(Ordering::Relaxed))
+    }
+
+    /// Their tokens of context, likewise.
+    fn all_tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Relaxed).max(self.told_tokens.load(Ordering::Relaxed))
+    }
 }
 
 /// Load that an engine, or one rank of it, reports beyond the gateway's own.
@@ -368,6 +383,13 @@ impl Instance {
         external.tokens.store(reported.tokens as u64, Ordering::Relaxed);
     }
 
+    /// Takes over the load that other gateways told that they have on one of its ranks, or on it.
+    pub(super) fn set_told_load(&self, rank: Option<Rank>, requests: u32, tokens: u64) {
+        let external = self.part(rank).map_or(&self.external, |(_, external)| external);
+        external.told_requests.store(requests, Ordering::Relaxed);
+        external.told_tokens.store(tokens, Ordering::Relaxed);
+    }
+
     /// Standing of the engine for a request. `random` is a random number of that request.
     pub(super) fn standing(&self, now_ms: u64, random: u64, tried: bool) -> Standing {
         // Instances are independent: for each the same number means something else.
@@ -400,8 +422,8 @@ impl Instance {
         let (load, external) =
             self.part(rank).map_or((&self.load, &self.external), |(load, external)| (load, external));
         DecodeCandidate {
-            running: load.requests() + external.requests.load(Ordering::Relaxed),
-            kv_tokens: load.work_tokens() + external.tokens.load(Ordering::Relaxed),
+            running: load.requests() + external.all_requests(),
+            kv_tokens: load.work_tokens() + external.all_tokens(),
             kv_capacity_tokens: external.kv_capacity_tokens.load(Ordering::Relaxed),
             identity: self.identity(rank),
             standing,

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc;
 
 use crate::fleet::scheduler_handle::SchedulerHandle;
+use crate::fleet::{Fleet, Role};
 use crate::obs::Meters;
 use crate::obs::share::Placements;
-use crate::route::shared::message::{Numbered, ReplicaId};
+use crate::route::shared::message::{DecoderLoad, Numbered, ReplicaId};
 use crate::route::shared::{SharedScheduler, Standing, Traffic};
 
 /// Messages that wait to be sent: those of a second at some thousand requests per second. Beyond
@@ -79,11 +80,12 @@ impl SchedulerHandle {
         self.among_peers(|board, now| board.connect(connected, now));
     }
 
-    /// Says that this gateway is there, and forgets those that are not.
-    pub fn beat(self: &Arc<Self>) {
+    /// Says that this gateway is there and what load it has on decoders, and forgets gateways that
+    /// are not there.
+    pub fn beat(self: &Arc<Self>, decoders: Vec<DecoderLoad>) {
         self.among_peers(|board, now| {
             board.pass(now);
-            board.beat(now);
+            board.beat(now, decoders);
         });
     }
 
@@ -124,6 +126,34 @@ impl SchedulerHandle {
         for message in board.take_messages() {
             if peers.messages.try_send(message).is_err() {
                 peers.overflowed.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Fleet {
+    /// Load of this gateway on decoders, or on their ranks, as far as there is any.
+    pub fn decoder_loads(&self) -> Vec<DecoderLoad> {
+        let members = self.members(Role::Decode);
+        let places = members.iter().flat_map(|engine| engine.ranks().map(move |rank| (engine, rank)));
+        let loads = places.map(|(engine, rank)| {
+            let load = engine.load_of(rank);
+            DecoderLoad {
+                decoder: engine.identity(rank),
+                requests: load.requests(),
+                tokens: load.work_tokens(),
+            }
+        });
+        loads.filter(|load| load.requests > 0).collect()
+    }
+
+    /// Takes over the load that other gateways told that they have on decoders.
+    pub fn take_told_loads(&self) {
+        let told = self.scheduler().lock().board.decoders_elsewhere();
+        for engine in self.members(Role::Decode).iter() {
+            for rank in engine.ranks() {
+                let load = told.get(&engine.identity(rank)).copied().unwrap_or_default();
+                engine.set_told_load(rank, load.requests, load.tokens);
             }
         }
     }

@@ -218,7 +218,7 @@ impl SchedulerHandle {
         let (now, members) = (self.now(), self.members.load());
         self.with(id, |state, lane| {
             if members.get(lane).is_some_and(|its| its.rank == rank) {
-                state.board.board_mut().set_external_requests(now, lane, requests);
+                state.board.set_external_requests(now, lane, requests);
             }
         });
     }

@@ -246,7 +246,7 @@ impl Dispatch for Director {
 
     fn beat(&mut self, now: Seconds) {
         self.board.pass(now);
-        self.board.beat(now);
+        self.board.beat(now, Vec::new());
     }
 
     fn messages(&mut self) -> Vec<Numbered> {

@@ -4,8 +4,8 @@ use prost::Message as _;
 
 use super::wire;
 use crate::route::shared::message::{
-    Ask, Beat, Commitment, HeldTokens, Message, Numbered, Place, PlaceTerms, PromptFacts, ReplicaId,
-    RequestId,
+    Ask, Beat, Commitment, DecoderLoad, HeldTokens, Message, Numbered, Place, PlaceTerms, PromptFacts,
+    ReplicaId, RequestId,
 };
 use crate::route::{Done, Reported};
 
@@ -68,6 +68,7 @@ fn content(message: &Message) -> wire::Content {
             leads: beat.leads,
             waiting: beat.waiting,
             line_s: single(beat.line_s),
+            decoders: beat.decoders.iter().map(decoder_load).collect(),
         }),
         Message::Hello => wire::Content::Hello(0),
         Message::Anew => wire::Content::Anew(0),
@@ -100,6 +101,7 @@ fn message(content: wire::Content) -> Option<Message> {
             leads: it.leads,
             waiting: it.waiting,
             line_s: seconds(it.line_s),
+            decoders: it.decoders.iter().map(told_load).collect(),
         }),
         wire::Content::Hello(_) => Message::Hello,
         wire::Content::Anew(_) => Message::Anew,
@@ -112,6 +114,14 @@ fn request(id: RequestId) -> wire::Request {
 
 fn name(it: wire::Request) -> RequestId {
     RequestId { replica: ReplicaId(it.replica), number: it.number }
+}
+
+fn decoder_load(it: &DecoderLoad) -> wire::DecoderLoad {
+    wire::DecoderLoad { decoder: it.decoder, requests: it.requests, tokens: it.tokens }
+}
+
+fn told_load(it: &wire::DecoderLoad) -> DecoderLoad {
+    DecoderLoad { decoder: it.decoder, requests: it.requests, tokens: it.tokens }
 }
 
 fn ended(number: u64, end: Done) -> wire::Ended {
@@ -259,7 +269,13 @@ mod tests {
             Message::Ended { number: 5, end: Done::Failed },
             Message::Ended { number: 6, end: Done::Unseen },
             Message::Left { number: 8 },
-            Message::Beat(Beat { sent_s: 1.0 / 3.0, leads: true, waiting: 3, line_s: 0.75 }),
+            Message::Beat(Beat {
+                sent_s: 1.0 / 3.0,
+                leads: true,
+                waiting: 3,
+                line_s: 0.75,
+                decoders: vec![DecoderLoad { decoder: 5, requests: 2, tokens: 1 << 40 }],
+            }),
             Message::Hello,
             Message::Anew,
         ]

@@ -12,8 +12,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::lease::{Lease, RENEWAL};
 use super::store::Store;
 use super::{ANSWER_TIME, CONNECT_TIME, IN_FLIGHT, LARGEST_BYTES, RETRY_MAX, RETRY_MIN, ShareError, codec};
-use crate::fleet::SchedulerHandle;
 use crate::fleet::peers::PeerMessages;
+use crate::fleet::{Fleet, SchedulerHandle};
 use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{BEAT_S, SILENCE_S};
 
@@ -32,6 +32,7 @@ pub struct LinkSettings {
 #[derive(Debug)]
 pub struct Link {
     settings: LinkSettings,
+    fleet: Arc<Fleet>,
     scheduler: Arc<SchedulerHandle>,
     unsent: PeerMessages,
 }
@@ -46,10 +47,11 @@ struct Session {
 }
 
 impl Link {
-    /// A link of a scheduler; None if that has one already.
-    pub fn new(settings: LinkSettings, scheduler: Arc<SchedulerHandle>) -> Option<Link> {
+    /// A link of a fleet; None if that has one already.
+    pub fn new(settings: LinkSettings, fleet: Arc<Fleet>) -> Option<Link> {
+        let scheduler = fleet.scheduler().clone();
         let unsent = scheduler.share(settings.me)?;
-        Some(Link { settings, scheduler, unsent })
+        Some(Link { settings, fleet, scheduler, unsent })
     }
 
     /// Keeps the link up, and never returns. Without it the scheduler decides alone.
@@ -65,6 +67,7 @@ impl Link {
                     self.scheduler.connect(true);
                     let error = self.serve(session).await;
                     self.scheduler.connect(false);
+                    self.fleet.take_told_loads();
                     tracing::warn!(share = %self.settings.prefix, %error, "other gateways can't be heard: this one decides alone");
                     told = told || !matches!(error, ShareError::Overflow);
                 }
@@ -125,7 +128,8 @@ impl Link {
                     refused = self.note_lease(&mut session.lease, answer, asked, refused);
                 }
                 _ = beats.tick() => {
-                    self.scheduler.beat();
+                    self.scheduler.beat(self.fleet.decoder_loads());
+                    self.fleet.take_told_loads();
                     if session.last_echo.elapsed().as_secs_f64() > SILENCE_S {
                         return ShareError::Silent(session.last_echo.elapsed());
                     }

@@ -157,6 +157,23 @@ pub struct Beat {
     /// Seconds of their work for each prefiller.
     #[prost(float, tag = "4")]
     pub line_s: f32,
+    /// Load of the sender on decoders.
+    #[prost(message, repeated, tag = "5")]
+    pub decoders: Vec<DecoderLoad>,
+}
+
+/// Load on one decoder.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct DecoderLoad {
+    /// Name of the decoder.
+    #[prost(fixed64, tag = "1")]
+    pub decoder: u64,
+    /// Answers under way.
+    #[prost(uint32, tag = "2")]
+    pub requests: u32,
+    /// Tokens of their context.
+    #[prost(uint64, tag = "3")]
+    pub tokens: u64,
 }
 
 /// Facts of a prompt.

@@ -161,7 +161,7 @@ impl Share {
             let waiting: Vec<RequestId> = self.waits_here.values().copied().collect();
             waiting.into_iter().for_each(|id| self.forget(board, now, id, Done::Unseen));
         }
-        self.beat(board, now);
+        self.beat(board, now, Vec::new());
     }
 
     pub(super) fn connect(&mut self, board: &mut PrefillScheduler, connected: bool, now: Seconds) {
@@ -175,7 +175,7 @@ impl Share {
             self.asked_anew_s = now;
             self.say(Message::Hello);
             self.tell_all(now);
-            self.beat(board, now);
+            self.beat(board, now, Vec::new());
             return;
         }
         self.take_messages();

@@ -161,4 +161,17 @@ pub struct Beat {
     pub waiting: u32,
     /// Predicted seconds of their work, for each prefiller.
     pub line_s: Seconds,
+    /// Load that the sender has on decoders; those without any are left out.
+    pub decoders: Vec<DecoderLoad>,
+}
+
+/// Load of one gateway, or of several, on one decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecoderLoad {
+    /// Name of the decoder, as those of prefillers.
+    pub decoder: u64,
+    /// Answers under way.
+    pub requests: u32,
+    /// Tokens of their context.
+    pub tokens: u64,
 }

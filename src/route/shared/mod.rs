@@ -23,7 +23,9 @@ mod share;
 #[cfg(test)]
 mod tests;
 
-use self::message::{Numbered, ReplicaId};
+use std::collections::HashMap;
+
+use self::message::{DecoderLoad, Numbered, ReplicaId};
 use self::share::Share;
 use super::job::{LaneId, Seconds};
 use super::lane::LaneSpec;
@@ -209,11 +211,25 @@ impl SharedScheduler {
         self.share.as_ref().and_then(|share| share.next_lapse_s())
     }
 
-    /// Says that this gateway is there. To be called each [`BEAT_S`].
-    pub fn beat(&mut self, now: Seconds) {
+    /// Says that this gateway is there, and what load it has on decoders. To be called each
+    /// [`BEAT_S`].
+    pub fn beat(&mut self, now: Seconds, decoders: Vec<DecoderLoad>) {
         if let Some(share) = &mut self.share {
-            share.beat(&self.board, now);
+            share.beat(&self.board, now, decoders);
         }
+    }
+
+    /// Loads that the other gateways have on decoders, by name, as their last beats told.
+    pub fn decoders_elsewhere(&self) -> HashMap<u64, DecoderLoad> {
+        self.share.as_ref().map(|share| share.decoders_elsewhere()).unwrap_or_default()
+    }
+
+    /// A prefiller has so many requests that this gateway did not send it, as its own metrics tell.
+    /// Those of gateways that are heard are known by their messages.
+    pub fn set_external_requests(&mut self, now: Seconds, lane: LaneId, requests: f64) {
+        let told = self.share.as_ref().map_or(0, |share| share.booked_elsewhere(lane));
+        let unknown = (requests - f64::from(told)).max(0.0);
+        self.board.set_external_requests(now, lane, unknown);
     }
 
     /// Messages to be sent to all others, in their order.

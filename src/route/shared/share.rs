@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::lanes::LaneNames;
-use super::message::{Beat, Commitment, Message, Numbered, Place, ReplicaId, RequestId};
+use super::message::{Beat, Commitment, DecoderLoad, Message, Numbered, Place, ReplicaId, RequestId};
 use super::{FAR_S, SILENCE_S};
 use crate::route::job::{Job, LaneId, Seconds};
 use crate::route::scheduler::{Booking, Commit, Done, PrefillScheduler, Ticket};
@@ -15,6 +15,8 @@ use smallvec::SmallVec;
 pub(super) const FIRST_ASK: u64 = 1 << 63;
 /// Most requests and bookings of others that are remembered: more than they can have under way.
 const MOST_ELSEWHERE: usize = 1 << 16;
+/// Most decoders whose load one beat tells: 20 KB.
+const MOST_DECODERS: usize = 1_024;
 /// Weight of one observation of the time that a message takes.
 const DELAY_STEP: f64 = 0.25;
 /// Time that a message is taken to need before one was seen.
@@ -299,9 +301,30 @@ impl Share {
         silent.map(|(id, _)| *id).collect()
     }
 
-    pub(super) fn beat(&mut self, board: &PrefillScheduler, now: Seconds) {
+    pub(super) fn beat(&mut self, board: &PrefillScheduler, now: Seconds, mut decoders: Vec<DecoderLoad>) {
+        decoders.truncate(MOST_DECODERS);
         let waiting = u32::try_from(board.waiting()).unwrap_or(u32::MAX);
-        self.say(Message::Beat(Beat { sent_s: now, leads: self.leads, waiting, line_s: board.line_s() }));
+        let (leads, line_s) = (self.leads, board.line_s());
+        self.say(Message::Beat(Beat { sent_s: now, leads, waiting, line_s, decoders }));
+    }
+
+    /// Sums of the loads that other gateways told of.
+    pub(super) fn decoders_elsewhere(&self) -> HashMap<u64, DecoderLoad> {
+        let mut sums: HashMap<u64, DecoderLoad> = HashMap::new();
+        for told in self.peers.values().flat_map(|peer| &peer.beat.decoders) {
+            let decoder = told.decoder;
+            let sum = sums.entry(decoder).or_insert(DecoderLoad { decoder, ..DecoderLoad::default() });
+            sum.requests = sum.requests.saturating_add(told.requests);
+            sum.tokens = sum.tokens.saturating_add(told.tokens);
+        }
+        sums
+    }
+
+    /// Number of prefills of other gateways on a lane.
+    pub(super) fn booked_elsewhere(&self, lane: LaneId) -> u32 {
+        let Some(name) = self.names.name(lane) else { return 0 };
+        let here = |it: &&Elsewhere| matches!(it.stage, Stage::Booked(_, of) if of == name);
+        u32::try_from(self.elsewhere.values().filter(here).count()).unwrap_or(u32::MAX)
     }
 
     /// Number of requests of this gateway that wait at the leader.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::message::{Numbered, ReplicaId};
+use super::message::{DecoderLoad, Numbered, ReplicaId};
 use super::{BEAT_S, SharedScheduler, Sources, Standing};
 use crate::route::{Booking, Done, Job, LaneId, LaneSpec, NewRequest, SchedulerSettings, Seconds, Ticket};
 
@@ -105,7 +105,7 @@ impl Site {
             if self.now - self.last_beat_s >= BEAT_S {
                 self.last_beat_s = self.now;
                 for at in 0..self.gateways.len() {
-                    self.gateways[at].beat(self.now);
+                    self.gateways[at].beat(self.now, Vec::new());
                     self.pump(at);
                 }
             }
@@ -255,9 +255,42 @@ fn requests_of_a_gateway_that_is_gone_are_forgotten_within_a_second() {
     for _ in 0..10 {
         site.now += 0.1;
         site.gateways[0].pass(site.now);
-        site.gateways[0].beat(site.now);
+        site.gateways[0].beat(site.now, Vec::new());
     }
     assert_eq!(requests(&site), 0);
+}
+
+#[test]
+fn loads_on_decoders_are_the_sums_of_the_last_beats() {
+    let mut site = Site::new(3, 0.005);
+    let load = |requests, tokens| DecoderLoad { decoder: 7, requests, tokens };
+    site.gateways[1].beat(site.now, vec![load(9, 9)]);
+    site.gateways[1].beat(site.now, vec![load(2, 100)]);
+    site.gateways[2].beat(site.now, vec![load(1, 50)]);
+    (1..3).for_each(|at| site.pump(at));
+    site.pass(0.01);
+    let elsewhere = |site: &Site, at: usize| site.gateways[at].decoders_elsewhere().get(&7).copied();
+    assert_eq!([elsewhere(&site, 0), elsewhere(&site, 1)], [Some(load(3, 150)), Some(load(1, 50))]);
+    site.carry(false);
+    assert_eq!(elsewhere(&site, 0), None);
+}
+
+#[test]
+fn requests_of_gateways_that_are_heard_are_not_counted_twice() {
+    let mut site = Site::new(2, 0.005);
+    site.arrive(1, 1);
+    site.pass(0.05);
+    let backlogs = |site: &Site| -> Vec<Seconds> {
+        (0..LANES).map(|lane| site.gateways[0].board().load(LaneId(lane), site.now).unwrap().0).collect()
+    };
+    let before = backlogs(&site);
+    // Its metrics tell of one request that this gateway did not send: that of the other.
+    let busy = before.iter().position(|backlog| *backlog > 0.0).unwrap();
+    let now = site.now;
+    site.gateways[0].set_external_requests(now, LaneId(busy as u16), 1.0);
+    assert_eq!(backlogs(&site), before);
+    site.gateways[0].set_external_requests(now, LaneId(busy as u16), 2.0);
+    assert!(backlogs(&site)[busy] > before[busy]);
 }
 
 #[test]
