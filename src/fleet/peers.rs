@@ -42,10 +42,10 @@ impl PeerMessages {
         together
     }
 
-    /// Drops what waits, and says whether some found no room.
-    pub fn reset(&mut self) -> bool {
+    /// Drops all that waits.
+    pub fn reset(&mut self) {
         while self.messages.try_recv().is_ok() {}
-        self.overflowed.swap(false, Ordering::Relaxed)
+        self.overflowed.store(false, Ordering::Relaxed);
     }
 
     /// True if some messages found no room since the last reset.

@@ -25,7 +25,7 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1";
 
 /// The lease, as one gateway sees it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lease {
     key: String,
     owner: String,

@@ -62,14 +62,14 @@ impl Link {
             match self.connect().await {
                 Ok(session) => {
                     tracing::info!(share = %self.settings.prefix, "other gateways can be heard");
-                    (pause, told) = (RETRY_MIN, false);
+                    pause = RETRY_MIN;
                     self.unsent.reset();
                     self.scheduler.connect(true);
                     let error = self.serve(session).await;
                     self.scheduler.connect(false);
                     self.fleet.take_told_loads();
                     tracing::warn!(share = %self.settings.prefix, %error, "other gateways can't be heard: this one decides alone");
-                    told = told || !matches!(error, ShareError::Overflow);
+                    told = true;
                 }
                 Err(error) if !told => {
                     told = true;
@@ -139,7 +139,7 @@ impl Link {
                     self.scheduler.lead(session.lease.leads());
                 }
                 _ = renewals.tick(), if renewing.is_empty() => {
-                    renewing.push(renew(session.store.clone(), Lease::new(format!("{}:leader", self.settings.prefix), self.settings.me)));
+                    renewing.push(renew(session.store.clone(), session.lease.clone()));
                 }
             }
         }

@@ -4,7 +4,7 @@ use super::ASK_ANEW_S;
 use super::message::{Ask, Beat, Commitment, Message, Numbered, Place, ReplicaId, RequestId};
 use super::share::{Elsewhere, Share, Stage};
 use crate::route::job::{LaneId, Seconds};
-use crate::route::scheduler::{Commit, Done, GivenBooking, PrefillScheduler};
+use crate::route::scheduler::{Done, GivenBooking, PrefillScheduler};
 use smallvec::SmallVec;
 
 /// A number that no message follows.
@@ -182,8 +182,6 @@ impl Share {
         self.leads = false;
         self.leader = None;
         self.move_all_here(board);
-        let waiting: Vec<RequestId> = self.waits_here.values().copied().collect();
-        waiting.into_iter().for_each(|id| self.forget(board, now, id, Done::Unseen));
     }
 
     pub(super) fn pass(&mut self, board: &mut PrefillScheduler, now: Seconds) {
@@ -195,13 +193,5 @@ impl Share {
             }
             self.forget_peer(board, now, gone);
         }
-    }
-
-    /// Remembers under which number others know a booking, and what they were told of it.
-    pub(super) fn remember_told(&mut self, commit: &Commit, number: u64) {
-        let Some(terms) = self.names.place_terms(&commit.terms) else { return };
-        let prompt = self.names.facts(&commit.job, &[]);
-        let told = Commitment { number, prompt, terms };
-        self.told.insert(commit.booking, (number, told.into()));
     }
 }

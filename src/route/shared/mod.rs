@@ -122,29 +122,30 @@ impl SharedScheduler {
         mut new_request: NewRequest<'_>,
         sources: Sources<'_>,
     ) -> Result<Commit, Ticket> {
-        let Some(share) = &mut self.share else {
-            return self.board.try_assign(new_request, sources.now, sources.view, sources.random);
-        };
-        new_request.job = chain::with_chain(&new_request.job);
-        if share.asks_leader() {
-            return Err(share.ask(&self.board, &new_request, &sources));
+        if let Some(ticket) = self.ask(&mut new_request, &sources) {
+            return Err(ticket);
         }
         let Sources { now, view, random } = sources;
         let commit = self.board.try_assign(new_request, now, view, random)?;
-        share.committed(&commit);
+        if let Some(share) = &mut self.share {
+            share.committed(&commit);
+        }
         Ok(commit)
     }
 
     /// Gives a request a place in a line: here, or at the leader.
     pub fn return_to_line(&mut self, mut new_request: NewRequest<'_>, sources: Sources<'_>) -> Ticket {
-        let Some(share) = &mut self.share else {
-            return self.board.return_to_line(new_request.since_s, new_request.job, new_request.tried);
-        };
+        let asked = self.ask(&mut new_request, &sources);
+        let NewRequest { since_s, job, tried } = new_request;
+        asked.unwrap_or_else(|| self.board.return_to_line(since_s, job, tried))
+    }
+
+    /// Asks the leader to place a request, if there is one to be asked; returns its ticket. Where
+    /// the fleet is shared the request is known by its chain from here on.
+    fn ask(&mut self, new_request: &mut NewRequest<'_>, sources: &Sources<'_>) -> Option<Ticket> {
+        let share = self.share.as_mut()?;
         new_request.job = chain::with_chain(&new_request.job);
-        if share.asks_leader() {
-            return share.ask(&self.board, &new_request, &sources);
-        }
-        self.board.return_to_line(new_request.since_s, new_request.job, new_request.tried)
+        share.asks_leader().then(|| share.ask(&self.board, new_request, sources))
     }
 
     /// Commits those whose prefiller is about to be free, and returns those of this gateway. To be

@@ -211,11 +211,18 @@ impl Share {
             None => commit.booking.0,
         };
         self.traffic.own += 1;
-        let Some(terms) = self.names.place_terms(&commit.terms) else { return };
+        if let Some(told) = self.remember_told(commit, number) {
+            self.say(Message::Commit(told.as_ref().clone()));
+        }
+    }
+
+    /// Remembers under which number others know a booking, and what they are told of it.
+    pub(super) fn remember_told(&mut self, commit: &Commit, number: u64) -> Option<Arc<Commitment>> {
+        let terms = self.names.place_terms(&commit.terms)?;
         let prompt = self.names.facts(&commit.job, &[]);
         let told = Arc::new(Commitment { number, prompt, terms });
         self.told.insert(commit.booking, (number, told.clone()));
-        self.say(Message::Commit(told.as_ref().clone()));
+        Some(told)
     }
 
     /// Tells of new commitments, and returns those of this gateway, under the tickets that it has.
