@@ -175,6 +175,10 @@ real-matrix *RELEASES:
 real-kv-events *ARGS:
     tests/real/kv_events.sh {{ ARGS }}
 
+# Blocks before images against the KV events of a vLLM engine for images
+real-image-blocks *ARGS:
+    tests/real/image_blocks.sh {{ ARGS }}
+
 # Keys that two vLLM engines write into a Mooncake store
 real-store-keys:
     tests/real/store_keys.sh

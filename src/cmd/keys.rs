@@ -122,11 +122,17 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     let text = |key| request.body.get(key).and_then(|v| v.as_str().map(std::borrow::Cow::into_owned));
     let salt = text("cache_salt");
     let (prompt, hashes) = match naming.hashes(&prompt.tokens, text("model").as_deref(), salt.as_deref()) {
-        Ok(hashes) => (prompt, hashes),
+        Ok(mut hashes) => {
+            // Of a prompt's beginning, blocks that reach beyond it have no names.
+            if !prompt.is_exact() {
+                hashes.truncate(naming.hasher.settled_blocks(prompt.tokens.len()));
+            }
+            (prompt, hashes)
+        }
         Err(reason) => (Prompt { exactness: Exactness::Inexact(reason), tokens: Arc::default() }, Vec::new()),
     };
     // Beside a prompt that can't be known for another reason there is nothing to remark.
-    let told = matches!(prompt.exactness, Exactness::Exact | Exactness::Inexact(Reason::Refuted));
+    let told = !prompt.tokens.is_empty() || prompt.reason() == Some(Reason::Refuted);
     let remark = remark.filter(|_| told);
     let listing = listing(&naming, &prompt, &hashes, salt.as_deref().unwrap_or(""))?;
     Ok(Report { listing, format: args.format, proven, remark })

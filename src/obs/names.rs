@@ -325,7 +325,10 @@ pub(super) fn describe() {
     describe_counter!(FALLBACKS, "Requests that another fleet was asked for, by fleet, to and reason");
     describe_counter!(SHARED_OUT, "Requests of models with models.targets, by fleet and by");
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
-    describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
+    describe_counter!(
+        PROMPTS,
+        "Prompts by tokens (exact, prefix, unknown) and the reason why not all are known"
+    );
     describe_histogram!(PROMPT_SECONDS, Unit::Seconds, "Time to find a prompt's tokens");
     describe_counter!(PROMPT_CACHE, "Look-ups of prompt prefixes in the local cache, by outcome: hit, miss");
     describe_counter!(

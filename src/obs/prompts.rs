@@ -39,15 +39,15 @@ impl Meters {
         self.tokens_proven(false);
     }
 
-    /// Records that tokens of a prompt were found in `took`, or the reason why they are unknown.
-    pub fn prompt(&self, unknown: Option<&'static str>, took: Duration) {
+    /// Records that a prompt was read in `took`: how its `tokens` are known (`exact`, `prefix`,
+    /// `unknown`), and the reason why not all are.
+    pub fn prompt(&self, tokens: &'static str, unknown: Option<&'static str>, took: Duration) {
         self.prompts().seconds.record(took);
         match unknown {
             None => self.prompts().exact.increment(1),
             Some(reason) => {
-                self.label.with(|| {
-                    counter!(names::PROMPTS, "tokens" => "unknown", "reason" => reason).increment(1)
-                });
+                self.label
+                    .with(|| counter!(names::PROMPTS, "tokens" => tokens, "reason" => reason).increment(1));
             }
         }
     }

@@ -89,11 +89,18 @@ struct PrefixLength {
     len_tokens: usize,
 }
 
+/// The ids of a text's beginning.
+#[derive(Debug, Default)]
+pub(super) struct Beginning {
+    pub(super) tokens: Vec<u32>,
+    /// Byte of the text at which it ends.
+    pub(super) end: usize,
+}
+
 impl PrefixCache {
     /// A cache for the texts of one tokenizer; `seed` should be random.
     pub fn new(tokenizer: &dyn Tokenize, limits: CacheLimits, seed: u64) -> Self {
-        let finder = if limits.tokens == 0 { None } else { Finder::new(tokenizer.added_tokens()) };
-        Self { limits, finder, seed, state: Mutex::default() }
+        Self { limits, finder: Finder::new(tokenizer.added_tokens()), seed, state: Mutex::default() }
     }
 
     /// A cache that holds nothing.
@@ -118,7 +125,8 @@ impl PrefixCache {
     /// The tokenizer's own.
     pub fn encode(&self, tokenizer: &dyn Tokenize, text: &str) -> Result<Arc<[u32]>, TokenizerError> {
         let mut tokens = Vec::new();
-        let Some(finder) = self.finder.as_ref().filter(|_| text.len() >= self.limits.min_text_bytes) else {
+        let is_kept = self.limits.tokens > 0 && text.len() >= self.limits.min_text_bytes;
+        let Some(finder) = self.finder.as_ref().filter(|_| is_kept) else {
             tokenizer.encode_into(text, false, &mut tokens)?;
             return Ok(tokens.into());
         };
@@ -139,6 +147,30 @@ impl PrefixCache {
             self.lock().store(Arc::clone(&tokens), &kept, self.limits.tokens);
         }
         Ok(tokens)
+    }
+
+    /// The last place in the first `most_bytes` bytes of `text` at which its ids can be cut in two:
+    /// the ids before it don't depend on what is after it. 0 if there is none.
+    pub(super) fn last_cut(&self, text: &str, most_bytes: usize) -> usize {
+        let cuts = self.finder.iter().flat_map(|finder| finder.cuts(text));
+        let places = cuts.flat_map(|(token_start, end)| [token_start, end]);
+        places.filter(|place| *place <= most_bytes).max().unwrap_or(0)
+    }
+
+    /// The ids of `text` up to the last place to cut at before what the tokenizer refuses.
+    pub(super) fn encode_beginning(&self, tokenizer: &dyn Tokenize, text: &str) -> Beginning {
+        let mut known = Beginning::default();
+        let (mut start, mut ids) = (0, Vec::new());
+        for (token_start, end) in self.finder.iter().flat_map(|finder| finder.cuts(text)) {
+            ids.clear();
+            if tokenizer.encode_into(piece(text, start, end), false, &mut ids).is_err() {
+                break;
+            }
+            known.tokens.pop();
+            known.tokens.append(&mut ids);
+            (start, known.end) = (token_start, end);
+        }
+        known
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

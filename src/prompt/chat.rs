@@ -4,10 +4,10 @@
 use serde_json::{Map, Value};
 
 use super::jinja::OWN_VARIABLES;
-use super::parts::is_media;
+use super::media::MediaForm;
 use super::rules::EffortMap;
-use super::source::{flag, not_truncated, present};
-use super::topics::Topics;
+use super::source::{flag, present};
+use super::topics::{Topic, Topics};
 use super::{Reason, json};
 use crate::codec::json::{self as client, Object};
 
@@ -29,6 +29,8 @@ pub struct Chat {
     effort: Option<Effort>,
     /// Parts of it that not all releases read alike.
     pub(super) topics: Topics,
+    /// Form in which images and the like reach the template.
+    pub(super) media: MediaForm,
     /// Size of the conversation's text, from which the rendering's limits follow.
     pub(super) source_bytes: usize,
 }
@@ -75,7 +77,6 @@ impl Chat {
         if present(body, "chat_template").is_some() {
             return Err(Reason::ClientTemplate);
         }
-        not_truncated(body)?;
         let messages = present(body, "messages").ok_or(Reason::Shape)?;
         let source_bytes = body.bytes().len();
         let Value::Array(messages) = json::parse(messages.raw())? else { return Err(Reason::Shape) };
@@ -100,6 +101,7 @@ impl Chat {
             add_generation_prompt: flag(body, "add_generation_prompt", true)?,
             continue_final_message: flag(body, "continue_final_message", false)?,
             add_special_tokens: flag(body, "add_special_tokens", false)?,
+            media: MediaForm::Unknown,
             source_bytes,
         };
         if chat.messages.is_empty() || (chat.continue_final_message && chat.add_generation_prompt) {
@@ -151,8 +153,12 @@ impl Chat {
 
     /// True if a message brings an image, audio, video, a file or embeddings.
     pub fn has_media(&self) -> bool {
-        let contents = self.messages.iter().filter_map(|message| message.get("content")?.as_array());
-        contents.flatten().any(is_media)
+        self.topics.covers(Topics::NONE.with(Topic::Media))
+    }
+
+    /// The same chat with images and the like in this form.
+    pub(super) fn with_media(&self, media: MediaForm) -> Self {
+        Self { media, ..self.clone() }
     }
 
     /// True if the template gets tools.

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::media::MediaForm;
 use super::parts::{content, strip_billing_header};
 use super::template::ContentFormat;
 use super::{Reason, json};
@@ -12,11 +13,12 @@ use super::{Reason, json};
 pub(super) fn conversation(
     messages: Vec<Value>,
     format: ContentFormat,
+    media: MediaForm,
 ) -> Result<Vec<Map<String, Value>>, Reason> {
-    messages.into_iter().map(|message| one(message, format)).collect()
+    messages.into_iter().map(|message| one(message, format, media)).collect()
 }
 
-fn one(message: Value, format: ContentFormat) -> Result<Map<String, Value>, Reason> {
+fn one(message: Value, format: ContentFormat, media: MediaForm) -> Result<Map<String, Value>, Reason> {
     let Value::Object(mut message) = message else { return Err(Reason::Shape) };
     let Some(Value::String(role)) = message.shift_remove("role") else { return Err(Reason::Shape) };
     let mut parts = match message.shift_remove("content") {
@@ -32,7 +34,7 @@ fn one(message: Value, format: ContentFormat) -> Result<Map<String, Value>, Reas
     }
     let mut out = Map::new();
     out.insert("role".to_owned(), Value::String(role.clone()));
-    out.insert("content".to_owned(), content(parts, &role, format)?);
+    out.insert("content".to_owned(), content(parts, &role, format, media)?);
     match role.as_str() {
         "assistant" => assistant(&mut message, &mut out)?,
         "tool" => tool(&mut message, &mut out)?,

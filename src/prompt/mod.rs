@@ -16,8 +16,10 @@ mod jinja;
 mod json;
 mod kept;
 mod markup;
+mod media;
 mod message;
 mod parts;
+mod prefix;
 mod python;
 mod pyvalue;
 mod renderer;
@@ -44,7 +46,7 @@ pub use chat::Chat;
 pub use encoding::{ChatEncoding, ChatForm, MistralVersion};
 pub use renderer::{ChatRenderer, Moment, Piece, Rendered, ShownBy};
 pub use rules::{Edition, Editions, EffortMap, Rules, SharedRules};
-pub use source::PromptSource;
+pub use source::{PromptSource, most_tokens};
 pub use special::AddedToken;
 pub use strftime::Today;
 pub use template::{ChatTemplate, ContentFormat, MAX_TEMPLATE_BYTES, TemplateError, TemplateFiles};
@@ -198,6 +200,13 @@ impl Reason {
 pub enum Exactness {
     /// They are the engine's, to the last one.
     Exact,
+    /// They are the engine's first ones. Those after them are not known.
+    Prefix {
+        /// Reason why the rest is not known.
+        reason: Reason,
+        /// Bytes of the prompt's text after them, in which an item counts for next to nothing.
+        rest_bytes: usize,
+    },
     /// They are not known, and empty: route by load.
     Inexact(Reason),
 }
@@ -205,7 +214,7 @@ pub enum Exactness {
 /// A request's prompt.
 #[derive(Clone, Debug)]
 pub struct Prompt {
-    /// Token ids; empty when inexact.
+    /// Token ids: all, the first ones, or none.
     pub tokens: Arc<[u32]>,
     /// Exactness of the tokens.
     pub exactness: Exactness,
@@ -218,6 +227,35 @@ impl Prompt {
 
     fn unknown(reason: Reason) -> Self {
         Self { tokens: Arc::default(), exactness: Exactness::Inexact(reason) }
+    }
+
+    /// True if the tokens are all that there are.
+    pub fn is_exact(&self) -> bool {
+        self.exactness == Exactness::Exact
+    }
+
+    /// Reason why not all tokens are known; `None` if they are.
+    pub fn reason(&self) -> Option<Reason> {
+        self.exactness.reason()
+    }
+}
+
+impl Exactness {
+    /// The value of the metric label `tokens`: `exact`, `prefix` or `unknown`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exactness::Exact => "exact",
+            Exactness::Prefix { .. } => "prefix",
+            Exactness::Inexact(_) => "unknown",
+        }
+    }
+
+    /// Reason why not all tokens are known; `None` if they are.
+    pub fn reason(self) -> Option<Reason> {
+        match self {
+            Exactness::Exact => None,
+            Exactness::Prefix { reason, .. } | Exactness::Inexact(reason) => Some(reason),
+        }
     }
 }
 
@@ -330,13 +368,13 @@ impl Prompter {
     /// [`Reason::Limit`].
     pub fn prompt_until(&self, api: Api, body: &Object, today: Option<Today>, stop: &Stop) -> Prompt {
         let context = Context { today, rules: self.rules.now(), stop };
-        self.tokens(api, body, &context).map_or_else(Prompt::unknown, Prompt::exact)
+        self.read(api, body, &context).unwrap_or_else(Prompt::unknown)
     }
 
     /// As [`prompt`](Self::prompt), for engines of these rules.
     pub fn prompt_under(&self, rules: Rules, api: Api, body: &Object, today: Option<Today>) -> Prompt {
         let context = Context { today, rules, stop: &Stop::default() };
-        self.tokens(api, body, &context).map_or_else(Prompt::unknown, Prompt::exact)
+        self.read(api, body, &context).unwrap_or_else(Prompt::unknown)
     }
 
     /// The tokens that the tokenizer finds in raw text before anything else; empty if it has none,
@@ -350,34 +388,51 @@ impl Prompter {
         self.cache.stats()
     }
 
-    fn tokens(&self, api: Api, body: &Object, context: &Context<'_>) -> Result<Arc<[u32]>, Reason> {
-        match PromptSource::read(api, body)? {
-            PromptSource::TokenIds(ids) => Ok(ids),
-            PromptSource::Text { text, add_special_tokens } => self.encode(&text, add_special_tokens),
-            PromptSource::Messages(mut chat) => {
-                // Before the work of rendering.
-                self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
-                self.no_chats.map_or(Ok(()), Err)?;
-                if !context.rules.topics.covers(chat.needs().or(self.needs())) {
-                    return Err(Reason::Release);
-                }
-                match self.tools {
-                    ToolsForm::Given => {}
-                    ToolsForm::Sorted => chat.sort_tools(),
-                    ToolsForm::Other if chat.has_tools() => return Err(Reason::Template),
-                    ToolsForm::Other => {}
-                }
-                chat.complete(&self.defaults);
-                let add_special_tokens = chat.add_special_tokens;
-                let rendered = self.render(*chat, context)?;
-                if context.stop.is_told() {
-                    return Err(Reason::Limit);
-                }
-                match rendered {
-                    Rendered::Text(text) => self.encode(&text, add_special_tokens),
-                    Rendered::Pieces(pieces) => self.encode_pieces(&pieces),
-                }
-            }
+    fn read(&self, api: Api, body: &Object, context: &Context<'_>) -> Result<Prompt, Reason> {
+        let most_tokens = most_tokens(body)?;
+        let prompt = match PromptSource::read(api, body)? {
+            PromptSource::TokenIds(ids) => Prompt::exact(ids),
+            PromptSource::Text { text, add_special_tokens } => self.text(&text, add_special_tokens)?,
+            PromptSource::Messages(chat) => self.chat(*chat, context)?,
+        };
+        // A prompt that is longer loses its beginning.
+        let may_be_cut = most_tokens.is_some_and(|most| !prompt.is_exact() || prompt.tokens.len() > most);
+        if may_be_cut { Err(Reason::Truncation) } else { Ok(prompt) }
+    }
+
+    fn chat(&self, mut chat: Chat, context: &Context<'_>) -> Result<Prompt, Reason> {
+        // Before the work of rendering.
+        self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
+        self.no_chats.map_or(Ok(()), Err)?;
+        if !context.rules.topics.covers(chat.needs().or(self.needs())) {
+            return Err(if chat.has_media() { Reason::Media } else { Reason::Release });
+        }
+        match self.tools {
+            ToolsForm::Given => {}
+            ToolsForm::Sorted => chat.sort_tools(),
+            ToolsForm::Other if chat.has_tools() => return Err(Reason::Template),
+            ToolsForm::Other => {}
+        }
+        chat.complete(&self.defaults);
+        if chat.has_media() {
+            return self.before_items(&chat, context);
+        }
+        let add_special_tokens = chat.add_special_tokens;
+        let rendered = self.render(chat, context)?;
+        if context.stop.is_told() {
+            return Err(Reason::Limit);
+        }
+        match rendered {
+            Rendered::Text(text) => self.text(&text, add_special_tokens),
+            Rendered::Pieces(pieces) => self.encode_pieces(&pieces).map(Prompt::exact),
+        }
+    }
+
+    fn text(&self, text: &str, add_special_tokens: bool) -> Result<Prompt, Reason> {
+        match self.encode(text, add_special_tokens) {
+            // What frames a text may stand at its end.
+            Err(Reason::Tokenizer) if !add_special_tokens => self.before_refusal(text, text.len()),
+            tokens => tokens.map(Prompt::exact),
         }
     }
 

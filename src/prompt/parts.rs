@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Reason;
+use super::media::{self, MediaForm};
 use super::template::ContentFormat;
 
 /// A system line that changes with every request, which the engine drops for its prefix cache's
@@ -46,28 +47,67 @@ const MEDIA: [&str; 12] = [
     "video_url",
 ];
 
-/// The content that the template gets: one string, or a list of `{"type": "text", "text": …}`.
-pub(super) fn content(parts: Vec<Value>, role: &str, format: ContentFormat) -> Result<Value, Reason> {
-    let mut parts = parts.into_iter().map(|part| text_part(part, role)).collect::<Result<Vec<_>, _>>()?;
-    // A tool's result is text to every template.
-    if format == ContentFormat::String || role == "tool" {
+/// A part as a template may get it.
+enum Part {
+    /// A text, and members of the client's own.
+    Text(String, Map<String, Value>),
+    /// An image, sound or film by its kind, and members of the client's own.
+    Item(&'static str, Map<String, Value>),
+}
+
+/// The content that the template gets: one string, or a list of parts, `{"type": "text", "text":
+/// …}` or `{"type": "image"}`. Items are a text of their own in it if `media` says so.
+pub(super) fn content(
+    parts: Vec<Value>,
+    role: &str,
+    format: ContentFormat,
+    media: MediaForm,
+) -> Result<Value, Reason> {
+    let mut parts = parts.into_iter().map(|part| read(part, role, media)).collect::<Result<Vec<_>, _>>()?;
+    let has_items = parts.iter().any(|part| matches!(part, Part::Item(..)));
+    // A tool's result of texts is one text to every template.
+    if format == ContentFormat::String || (role == "tool" && !has_items) {
         // As one string, a part without text is left out, with its line break.
-        parts.retain(|(text, _)| format == ContentFormat::OpenAi || !text.is_empty());
-        if let [(_, _)] = parts.as_slice() {
-            let only = parts.pop().map(|(text, _)| text);
-            return Ok(Value::String(only.unwrap_or_default()));
-        }
-        let texts: Vec<&str> = parts.iter().map(|(text, _)| text.as_str()).collect();
-        return Ok(Value::String(texts.join("\n")));
+        let is_kept = |part: &Part| match part {
+            Part::Text(text, _) => format == ContentFormat::OpenAi || !text.is_empty(),
+            Part::Item(..) => false,
+        };
+        parts.retain(is_kept);
+        return Ok(Value::String(joined(parts, has_items.then(|| media.text_in_front()))));
     }
-    let wrapped = parts.into_iter().map(|(text, extra)| {
-        let mut part = Map::new();
-        part.insert("type".to_owned(), Value::from("text"));
-        part.insert("text".to_owned(), Value::String(text));
-        part.extend(extra);
-        Value::Object(part)
+    Ok(Value::Array(parts.into_iter().map(|part| wrapped(part, media)).collect()))
+}
+
+/// The texts with a line break between two. Engines put what stands for items in front.
+fn joined(mut parts: Vec<Part>, in_front: Option<&'static str>) -> String {
+    if in_front.is_none()
+        && let [Part::Text(text, _)] = parts.as_mut_slice()
+    {
+        return std::mem::take(text);
+    }
+    let texts = parts.iter().filter_map(|part| match part {
+        Part::Text(text, _) => Some(text.as_str()),
+        Part::Item(..) => None,
     });
-    Ok(Value::Array(wrapped.collect()))
+    in_front.into_iter().chain(texts).collect::<Vec<_>>().join("\n")
+}
+
+fn wrapped(part: Part, media: MediaForm) -> Value {
+    let mut out = Map::new();
+    let mut text = |text: String, extra| {
+        out.insert("type".to_owned(), Value::from("text"));
+        out.insert("text".to_owned(), Value::String(text));
+        out.extend(extra);
+    };
+    match (part, media.text_in_place()) {
+        (Part::Text(own, extra), _) => text(own, extra),
+        (Part::Item(..), Some(other)) => text(other.to_owned(), Map::new()),
+        (Part::Item(kind, extra), None) => {
+            out.insert("type".to_owned(), Value::from(kind));
+            out.extend(extra);
+        }
+    }
+    Value::Object(out)
 }
 
 /// True if a part is something other than text.
@@ -80,15 +120,17 @@ fn names_media(part: &Map<String, Value>) -> bool {
     kind.is_some_and(|kind| MEDIA.contains(&kind)) || part.keys().any(|key| MEDIA.contains(&key.as_str()))
 }
 
-/// A part's text, and the members that the engine passes on beside it.
-fn text_part(part: Value, role: &str) -> Result<(String, Map<String, Value>), Reason> {
+/// A part, with the members that the engine passes on beside its own.
+fn read(part: Value, role: &str, form: MediaForm) -> Result<Part, Reason> {
     let mut part = match part {
-        Value::String(text) => return Ok((text, Map::new())),
+        Value::String(text) => return Ok(Part::Text(text, Map::new())),
         Value::Object(part) => part,
         _ => return Err(Reason::Shape),
     };
     if names_media(&part) {
-        return Err(Reason::Media);
+        let kind = media::kind(&part).filter(|_| form != MediaForm::Unknown).ok_or(Reason::Media)?;
+        part.retain(|key, _| !KNOWN_FIELDS.contains(&key.as_str()));
+        return Ok(Part::Item(kind, part));
     }
     let kind = part.get("type").and_then(Value::as_str);
     let key = match kind {
@@ -101,7 +143,7 @@ fn text_part(part: Value, role: &str) -> Result<(String, Map<String, Value>), Re
         return Err(Reason::Shape);
     }
     part.retain(|key, _| !KNOWN_FIELDS.contains(&key.as_str()));
-    Ok((text, part))
+    Ok(Part::Text(text, part))
 }
 
 /// True if a text, or a part's text, begins with the line that the engine drops.

@@ -53,7 +53,6 @@ fn completion(body: &Object) -> Result<PromptSource, Reason> {
         return Err(Reason::Shape);
     }
     let prompt = present(body, "prompt").ok_or(Reason::Shape)?;
-    not_truncated(body)?;
     let add_special_tokens = flag(body, "add_special_tokens", true)?;
     let text = |text: Cow<'_, str>| PromptSource::Text { text: text.into_owned(), add_special_tokens };
     if prompt.is_string() {
@@ -75,7 +74,6 @@ fn generate(body: &Object) -> Result<PromptSource, Reason> {
     if present(body, "features").is_some() {
         return Err(Reason::Media);
     }
-    not_truncated(body)?;
     token_ids(&present(body, "token_ids").ok_or(Reason::Shape)?).map(PromptSource::TokenIds)
 }
 
@@ -98,6 +96,12 @@ pub(super) fn flag(body: &Object, key: &str, default: bool) -> Result<bool, Reas
     body.get(key).map_or(Ok(default), |value| value.as_bool().ok_or(Reason::Shape))
 }
 
-pub(super) fn not_truncated(body: &Object) -> Result<(), Reason> {
-    if present(body, "truncate_prompt_tokens").is_some() { Err(Reason::Truncation) } else { Ok(()) }
+/// Tokens beyond which a prompt is cut (`truncate_prompt_tokens`); `None` if it is not.
+///
+/// # Errors
+/// [`Reason::Truncation`] where the engine cuts by its own limits.
+pub fn most_tokens(body: &Object) -> Result<Option<usize>, Reason> {
+    let Some(most) = present(body, "truncate_prompt_tokens") else { return Ok(None) };
+    let most = most.as_u64().filter(|most| *most > 0).and_then(|most| usize::try_from(most).ok());
+    most.map(Some).ok_or(Reason::Truncation)
 }

@@ -197,7 +197,7 @@ impl ChatTemplate {
         let named = |name| self.sources.iter().find(|source| source.name == name);
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));
         let source = tool_use.or_else(|| named(DEFAULT)).ok_or(Reason::NoTemplate)?;
-        let mut messages = conversation(chat.messages, source.format(edition))?;
+        let mut messages = conversation(chat.messages, source.format(edition), chat.media)?;
         if !source.developer && messages.iter().any(|m| m.get("role").is_some_and(|role| role == "developer"))
         {
             messages = developers_to_system(messages);

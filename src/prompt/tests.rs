@@ -43,6 +43,7 @@ fn ask(prompter: &Prompter, api: Api, body: &str) -> Result<String, Reason> {
         Exactness::Exact => {
             Ok(prompt.tokens.iter().map(|id| char::from(u8::try_from(*id).unwrap())).collect())
         }
+        Exactness::Prefix { reason, .. } => panic!("{body}: known up to {reason:?}"),
         Exactness::Inexact(reason) => {
             assert!(prompt.tokens.is_empty(), "{body}");
             Err(reason)
@@ -73,7 +74,11 @@ fn prompts_are_read_from_where_each_api_has_them() {
         (Api::Completions, r#"{"prompt":[-1]}"#, Err(Reason::Shape)),
         (Api::Completions, r#"{"prompt":"\ud800"}"#, Err(Reason::Json)),
         (Api::Completions, r#"{"prompt":null,"prompt_embeds":"x"}"#, Err(Reason::Embeds)),
-        (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":5}"#, Err(Reason::Truncation)),
+        (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":2}"#, Ok("\u{1}a")),
+        (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":1}"#, Err(Reason::Truncation)),
+        (Api::Completions, r#"{"prompt":[97,98],"truncate_prompt_tokens":1}"#, Err(Reason::Truncation)),
+        (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":0}"#, Err(Reason::Truncation)),
+        (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":"5"}"#, Err(Reason::Truncation)),
         (Api::Completions, r#"{"prompt":"a","add_special_tokens":1}"#, Err(Reason::Shape)),
         (Api::Completions, r#"{"prompt":"a","suffix":"b"}"#, Err(Reason::Shape)),
         (Api::Completions, r#"{"prompt":[97],"suffix":""}"#, Err(Reason::Shape)),

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::chat::{OLDER_REASONING, REASONING};
-use super::parts::has_billing_header;
+use super::parts::{has_billing_header, is_media};
 use super::source::present;
 use crate::codec::json::Object;
 
@@ -39,6 +39,8 @@ pub enum Topic {
     Unset,
     /// Any chat of a model whose chats engines render by code.
     Encoding,
+    /// Images and the like, up to the first of which the prompt is known.
+    Media,
 }
 
 /// A set of them.
@@ -47,7 +49,7 @@ pub struct Topics(u16);
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Topic; 13] = [
+    pub const ALL: [Topic; 14] = [
         Topic::Reasoning,
         Topic::OlderReasoning,
         Topic::Effort,
@@ -61,6 +63,7 @@ impl Topic {
         Topic::Billing,
         Topic::Unset,
         Topic::Encoding,
+        Topic::Media,
     ];
 
     /// A short stable name for logs.
@@ -79,6 +82,7 @@ impl Topic {
             Topic::Billing => "billing_header",
             Topic::Unset => "unset_variables",
             Topic::Encoding => "encoding",
+            Topic::Media => "media",
         }
     }
 
@@ -177,7 +181,9 @@ fn message_topics(message: &Value, set: &mut impl FnMut(bool, Topic)) {
     set(role == "tool" && content.is_array(), Topic::ToolParts);
     let billing = has_billing_header(content) || parts.iter().any(has_billing_header);
     set(role == "system" && billing, Topic::Billing);
-    set(!parts.iter().all(part_is_old), Topic::Parts);
+    for part in parts.iter().filter(|part| !part_is_old(part)) {
+        set(true, if is_media(part) { Topic::Media } else { Topic::Parts });
+    }
     set(calls.is_some_and(|calls| calls.is_empty() || !calls.iter().all(call_is_old)), Topic::Calls);
 }
 

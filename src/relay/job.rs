@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::Arc;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
@@ -13,9 +12,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use crate::codec::json::Object;
 use crate::dialect::media::media_index;
 use crate::fleet::Fleet;
+use crate::prompt::Prompt;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::lookup::{Blocks, PromptLookup};
-use crate::route::{Job, LaneId, PoolHits, estimate};
+use crate::route::{History, Job, LaneId, PoolHits, estimate};
 
 /// By this header a client, or a gateway in front, tells which requests belong together.
 const SESSION_HEADER: &str = "x-session-id";
@@ -34,33 +34,50 @@ const TEXT_BLOCK_BYTES: usize = 1024;
 /// Limit for the blocks of one prompt that media add to: those of the largest body of text.
 const MOST_BLOCKS: usize = 65_536;
 
-/// A prompt's tokens.
+/// A prompt of which tokens are known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownTokens<'a> {
-    pub(super) tokens: &'a Arc<[u32]>,
+    pub(super) prompt: &'a Prompt,
     /// Tokens of the engines' blocks, if they are known.
     pub(super) block_tokens: Option<NonZeroUsize>,
 }
 
-/// All that is known of a request whose prompt has these `tokens`, if they are known.
+impl KnownTokens<'_> {
+    fn are_all(&self) -> bool {
+        self.prompt.is_exact()
+    }
+}
+
+/// All that is known of a request whose prompt has these tokens, if some are `known`.
 pub(super) fn of(
     ask: &ReceivedRequest,
-    tokens: Option<KnownTokens<'_>>,
+    known: Option<KnownTokens<'_>>,
     found: Option<&PromptLookup>,
     fleet: &Fleet,
 ) -> Job {
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    let named = found.map(|found| &found.blocks).filter(|blocks| blocks.tokens > 0).cloned();
+    let whole = known.filter(KnownTokens::are_all);
+    let named = found
+        .map(|found| &found.blocks)
+        .filter(|blocks| !blocks.hashes.is_empty() && blocks.tokens > 0)
+        .cloned();
     let is_named = named.is_some();
-    let Blocks { hashes, tokens: block_tokens } = named.unwrap_or_else(|| own_blocks(ask, tokens));
+    // Names reach as far as tokens are known: the rest of the way is remembered by the text.
+    let own = || own_blocks(ask, whole);
+    let history = (is_named && whole.is_none()).then(|| {
+        let Blocks { hashes, tokens } = own();
+        History { blocks: hashes, block_tokens: tokens }
+    });
+    let Blocks { hashes, tokens: block_tokens } = named.unwrap_or_else(own);
     Job {
         prompt_tokens: count(ask.shape.prompt_tokens),
         output_tokens: count(ask.shape.output_tokens),
         blocks: hashes,
         block_tokens,
-        history: None,
+        history,
         named: is_named,
-        exact: tokens.is_some(),
+        exact: whole.is_some(),
+        prefix_tokens: known.filter(|_| whole.is_none()).map_or(0, |it| count(it.prompt.tokens.len() as u64)),
         pool: found.map(|found| pool_hits(found, fleet)).unwrap_or_default(),
         session: session_of(&ask.headers, &ask.body),
     }
@@ -68,9 +85,9 @@ pub(super) fn of(
 
 /// Names that serve the gateway alone, to know a prompt again that it has seen before: of its
 /// tokens, or else of its text.
-fn own_blocks(ask: &ReceivedRequest, tokens: Option<KnownTokens<'_>>) -> Blocks {
+fn own_blocks(ask: &ReceivedRequest, whole: Option<KnownTokens<'_>>) -> Blocks {
     let mut chain = Chain::new(ask);
-    if let Some(KnownTokens { tokens, block_tokens }) = tokens {
+    if let Some(KnownTokens { prompt: Prompt { tokens, .. }, block_tokens }) = whole {
         let size = block_tokens.map_or(OWN_BLOCK_TOKENS, NonZeroUsize::get);
         let mut bytes = Vec::with_capacity(4 * size.min(tokens.len()));
         for block in tokens.chunks_exact(size) {
@@ -178,6 +195,8 @@ pub fn session_of(headers: &HeaderMap, body: &Object) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use http::HeaderMap;
     use http::uri::PathAndQuery;
     use tokio::time::Instant;
@@ -188,6 +207,7 @@ mod tests {
     use crate::endpoint::Endpoint;
     use crate::fleet::Role;
     use crate::pool::{LoadableBy, Lookup, Near, Presence, Tier, Verdict};
+    use crate::prompt::{Exactness, Reason};
     use crate::route::estimate::KINDS;
     use crate::route::{Hit, LaneId, Policy};
 
@@ -270,6 +290,35 @@ mod tests {
         let longer = names(&chat(&system, "iVBORw0KGgo", &text), 2_100);
         assert_eq!((longer.len(), &longer[3 + 8..]), (3 + 8 + 4, &first[3 + 4..]));
         assert_eq!(names(&chat(&system, "iVBORw0KGgo", &text), 10).len(), 3 + 4);
+    }
+
+    #[test]
+    fn a_prompt_that_is_known_in_part_is_named_up_to_there_and_remembered_by_its_text() {
+        let fleet = Fleet::new(Policy::LeastWork);
+        let body =
+            format!(r#"{{"messages":[{{"role":"system","content":"{}"}}]}}"#, "Be brief. ".repeat(300));
+        let ask = received(&body, 0);
+        let exactness = Exactness::Prefix { reason: Reason::Media, rest_bytes: 9 };
+        let prompt = Prompt { tokens: [7; 40].into(), exactness };
+        let known = |prompt| Some(KnownTokens { prompt, block_tokens: NonZeroUsize::new(16) });
+        let named = Blocks { hashes: [1, 2].into(), tokens: 16 };
+        let found = PromptLookup { blocks: named.clone(), ..PromptLookup::default() };
+        let job = of(&ask, known(&prompt), Some(&found), &fleet);
+        assert_eq!((job.named, job.exact, job.prefix_tokens), (true, false, 40));
+        assert_eq!((&job.blocks, job.block_tokens), (&named.hashes, named.tokens));
+        let by_text = own_blocks(&ask, None);
+        let history = History { blocks: by_text.hashes.clone(), block_tokens: by_text.tokens };
+        assert_eq!(job.history, Some(history));
+        // Less than a block is no name.
+        let found =
+            PromptLookup { blocks: Blocks { hashes: Arc::default(), tokens: 16 }, ..PromptLookup::default() };
+        for found in [Some(&found), None] {
+            let job = of(&ask, known(&prompt), found, &fleet);
+            assert_eq!((job.named, &job.blocks, job.history), (false, &by_text.hashes, None));
+        }
+        let whole = Prompt { exactness: Exactness::Exact, ..prompt.clone() };
+        let job = of(&ask, known(&whole), None, &fleet);
+        assert_eq!((job.exact, job.blocks.len(), job.prefix_tokens), (true, 2, 0));
     }
 
     #[test]

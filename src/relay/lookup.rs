@@ -17,6 +17,7 @@ use crate::fleet::{self, Holding, InstanceId};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
+use crate::kvhash::scheme::Hasher;
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
 use crate::pool::events::held::{Heard, HeldPrefix, heard, tellers};
@@ -151,7 +152,7 @@ impl Finder {
         let naming = self.prompts.naming().ok_or(Reason::Unnamed).map_err(unasked).ok()?;
         let work = Work {
             naming: naming.clone(),
-            tokens: prompt.tokens.clone(),
+            prompt: prompt.clone(),
             model: ask.shape.model.clone(),
             salt: ask.body.get("cache_salt").and_then(|salt| salt.as_str().map(Cow::into_owned)),
             told: self.events.clone(),
@@ -174,7 +175,18 @@ impl Finder {
             });
             aside.await.map_err(|_| unasked(Reason::Limit)).ok()?
         };
-        let asked = hashes.map(|hashes| PoolQuery { naming, tokens: prompt.tokens.clone(), hashes, salt });
+        let asked = hashes.map(|hashes| {
+            let tokens = match prompt.is_exact() {
+                true => prompt.tokens.clone(),
+                false => prompt
+                    .tokens
+                    .iter()
+                    .take(hashes.len() * naming.hasher.block_tokens().get())
+                    .copied()
+                    .collect(),
+            };
+            PoolQuery { naming, tokens, hashes, salt }
+        });
         let question = asked.as_ref().map_err(|reason| *reason).and_then(PoolQuery::inquiry);
         let pool = match (&self.pool, question) {
             (Some(gate), Ok(inquiry)) => {
@@ -221,7 +233,7 @@ impl Finder {
 /// The work on one prompt before anybody is asked.
 struct Work {
     naming: Arc<BlockNaming>,
-    tokens: Arc<[u32]>,
+    prompt: Prompt,
     model: Option<String>,
     salt: Option<String>,
     told: Option<Arc<KvEventView>>,
@@ -239,9 +251,18 @@ impl Work {
     /// Place where blocks can be named for one of both sources alone, the other goes without.
     fn run(self) -> Named {
         let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
+        let tokens = &self.prompt.tokens;
+        // Of a prompt's beginning, blocks that reach beyond it have no names.
+        let known = |mut hashes: Vec<BlockHash>, hasher: &Hasher| {
+            if !self.prompt.is_exact() {
+                hashes.truncate(hasher.settled_blocks(tokens.len()));
+            }
+            hashes
+        };
         let hashes: Result<Arc<[BlockHash]>, Reason> =
-            naming.hashes(&self.tokens, model, salt).map(Into::into);
-        let of_engine = naming.engine_hashes(&self.tokens, model, salt);
+            naming.hashes(tokens, model, salt).map(|hashes| known(hashes, &naming.hasher).into());
+        let of_engine = naming.engine_hashes(tokens, model, salt);
+        let of_engine = of_engine.map(|own| own.map(|hashes| known(hashes, naming.engine_hasher())));
         let of_engine: Option<&[BlockHash]> = match &of_engine {
             Ok(Some(own)) => Some(own),
             Ok(None) => hashes.as_deref().ok(),

@@ -25,8 +25,11 @@ impl MediaLengths {
     pub(super) fn learn(&self, ask: &Ask, counted: Option<u64>) -> Option<u32> {
         let counted = counted.filter(|_| !ask.job.exact)?;
         let Shape { text_tokens, media, .. } = &ask.shape;
-        let corrected = self.lock().learn(*text_tokens, media, counted)?;
-        Some(u32::try_from(corrected).unwrap_or(u32::MAX))
+        // What was counted here is in the engines' measure already.
+        let known = u64::from(ask.job.prefix_tokens);
+        let rest = text_tokens.saturating_sub(known);
+        let corrected = self.lock().learn(rest, media, counted.saturating_sub(known))?;
+        Some(u32::try_from(known.saturating_add(corrected)).unwrap_or(u32::MAX))
     }
 
     /// A panic elsewhere leaves the means usable.

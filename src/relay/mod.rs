@@ -78,7 +78,7 @@ use crate::dialect::shape::Bypass;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, LiveProtocol, Placement, Role};
 use crate::obs::Meters;
-use crate::prompt::{Exactness, Prompt};
+use crate::prompt::{Exactness, Prompt, Reason};
 use crate::tokenization::Prompts;
 use crate::upstream::Upstream;
 use crate::util::rng;
@@ -235,6 +235,7 @@ impl Relay {
         }
         ledger.counts(self.budget.asked());
         let (mut ask, found) = self.understand(request).await;
+        ledger.understood(&ask.job);
         if let Some(found) = found {
             ledger.found(&found);
         }
@@ -264,14 +265,15 @@ impl Relay {
             }
             _ => None,
         };
-        let tokens = prompt.as_ref().map(|prompt| &prompt.tokens);
+        let whole = prompt.as_ref().filter(|prompt| prompt.is_exact());
+        let tokens = whole.map(|prompt| &prompt.tokens);
         let block_tokens = self.prompts.as_ref().and_then(|prompts| prompts.engine_block_tokens());
-        let known = tokens.map(|tokens| job::KnownTokens { tokens, block_tokens });
+        let known = prompt.as_ref().map(|prompt| job::KnownTokens { prompt, block_tokens });
         let job = Arc::new(job::of(&request, known, found.as_ref(), &self.fleet));
         found.iter().for_each(|found| self.names_hit(found));
         let asked = found.as_mut().and_then(|found| found.asked.take());
         let turn = tokens.and_then(|tokens| self.turn(&request, tokens));
-        let ids = self.ids_of(&request, prompt.as_ref());
+        let ids = self.ids_of(&request, whole);
         (Ask { received: request, job, asked, turn, ids }, found)
     }
 
@@ -282,17 +284,16 @@ impl Relay {
         let (began, mut span) = (Instant::now(), traced::step(ask, "tokenise"));
         let engine = self.fleet.any(Role::Prefill, rng::random()).map(|engine| engine.endpoint().clone());
         let prompt = prompts.prompt(ask.api, &ask.body, engine).await;
-        let unknown = match prompt.exactness {
-            Exactness::Exact => {
-                ask.shape.prompt_tokens = prompt.tokens.len() as u64;
-                None
-            }
-            Exactness::Inexact(reason) => Some(reason.name()),
-        };
+        match prompt.exactness {
+            Exactness::Exact => ask.shape.prompt_tokens = prompt.tokens.len() as u64,
+            Exactness::Prefix { rest_bytes, .. } => ask.shape.estimate_after(prompt.tokens.len(), rest_bytes),
+            Exactness::Inexact(_) => {}
+        }
+        let unknown = prompt.reason().map(Reason::name);
         span.set("pd_proxy.tokens_unknown", unknown.unwrap_or("no"));
         span.close();
-        self.meters.prompt(unknown, began.elapsed());
-        unknown.is_none().then_some(prompt)
+        self.meters.prompt(prompt.exactness.name(), unknown, began.elapsed());
+        (!prompt.tokens.is_empty()).then_some(prompt)
     }
 
     async fn both_legs(

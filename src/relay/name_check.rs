@@ -133,7 +133,7 @@ impl Relay {
         let pool = ask.asked.as_ref().filter(|_| ask.job.pool.asked && ask.job.pool.anywhere_tokens == 0);
         let pool = pool.filter(|asked| asked.has_new_unit(cached, MOST_TOKENS));
         let new_block = cached.saturating_add(u64::from(ask.job.block_tokens));
-        let told = finder.events.is_some() && new_block < u64::from(ask.job.prompt_tokens);
+        let told = finder.events.is_some() && new_block < u64::from(ask.job.counted_tokens());
         if pool.is_none() && !told {
             return;
         }

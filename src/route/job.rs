@@ -36,6 +36,8 @@ pub struct Job {
     pub named: bool,
     /// The prompt's tokens were counted, not estimated.
     pub exact: bool,
+    /// Leading tokens that were counted where not all were.
+    pub prefix_tokens: u32,
     /// The pool's answer when the request came.
     pub pool: PoolHits,
     /// Hash of the caller's session: the same for all requests that belong together. For policies
@@ -100,12 +102,20 @@ impl Job {
         most - beyond_blocks
     }
 
+    /// Leading tokens that were counted: all, some, or none of an estimated prompt.
+    pub fn counted_tokens(&self) -> u32 {
+        if self.exact { self.prompt_tokens } else { self.prefix_tokens }
+    }
+
     /// Tokens of an estimated prompt in the engine's own measure, once it has counted the prompt.
+    /// Those that were counted are in that measure already.
     pub fn in_engine_tokens(&self, tokens: u64, reported: Reported) -> u64 {
-        let estimated = reported.estimate_tokens.unwrap_or(self.prompt_tokens);
-        match reported.prompt_tokens {
-            Some(counted) if !self.exact && estimated > 0 => {
-                tokens.saturating_mul(counted) / u64::from(estimated)
+        let prefix = u64::from(self.prefix_tokens);
+        let estimated = u64::from(reported.estimate_tokens.unwrap_or(self.prompt_tokens));
+        match (reported.prompt_tokens, estimated.saturating_sub(prefix)) {
+            (Some(counted), rest) if !self.exact && rest > 0 && tokens > prefix => {
+                let counted_rest = counted.saturating_sub(prefix);
+                prefix + (tokens - prefix).saturating_mul(counted_rest) / rest
             }
             _ => tokens,
         }
@@ -179,5 +189,24 @@ mod tests {
             Hit::of(&job, LaneId(0), hbm_tokens, true).any_tokens
         };
         assert_eq!([hit(96, 96), hit(32, 32), hit(97, 96), hit(97, 64)], [64, 0, 96, 64]);
+    }
+
+    #[test]
+    fn tokens_that_were_counted_are_in_the_engines_measure() {
+        let job = Job { prompt_tokens: 300, prefix_tokens: 100, ..Job::default() };
+        let reported =
+            |prompt_tokens, estimate_tokens| Reported { prompt_tokens, cached_tokens: None, estimate_tokens };
+        let measured = |tokens, reported| job.in_engine_tokens(tokens, reported);
+        assert_eq!(measured(96, reported(Some(500), None)), 96);
+        // The engine counts 400 tokens where 200 were estimated.
+        assert_eq!(measured(150, reported(Some(500), None)), 100 + 2 * 50);
+        assert_eq!(measured(150, reported(Some(500), Some(500))), 150, "corrected by what it counted");
+        assert_eq!(measured(150, reported(None, None)), 150);
+        assert_eq!(
+            measured(150, reported(Some(50), None)),
+            100,
+            "a prompt that is shorter than what is known"
+        );
+        assert_eq!([job.counted_tokens(), Job { exact: true, ..job }.counted_tokens()], [100, 300]);
     }
 }

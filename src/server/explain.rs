@@ -110,6 +110,7 @@ fn record(record: &DecisionRecord) -> Value {
 fn job_facts(job: &Job, blocks: usize) -> Value {
     json!({
         "prompt_tokens": job.prompt_tokens,
+        "exact_tokens": job.counted_tokens(),
         "output_tokens_expected": job.output_tokens,
         "blocks": blocks,
         "block_tokens": job.block_tokens,

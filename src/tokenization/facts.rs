@@ -11,7 +11,7 @@ use super::parity::TopicsSeen;
 use crate::dialect::facts::{self, CacheFacts, Contradiction, ModelFact};
 use crate::endpoint::Endpoint;
 use crate::kvhash::release::{Release, Stage};
-use crate::prompt::Rules;
+use crate::prompt::{Rules, Topic, Topics};
 
 /// The largest answer to `GET /version` that is read.
 const VERSION_BYTES: usize = 4 << 10;
@@ -87,7 +87,9 @@ impl EngineRules {
             EngineRules::Known(rules) => rules.topics,
             EngineRules::Newer(rules) => rules.topics.shared_with(seen.same),
         };
-        Rules { topics: topics.without(seen.different), ..self.compared() }
+        // Each model has a way of its own with images: no release says that it is as it is known here.
+        let unseen = Topics::NONE.with(Topic::Media).without(seen.same);
+        Rules { topics: topics.without(seen.different).without(unseen), ..self.compared() }
     }
 }
 
@@ -247,7 +249,6 @@ fn read<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::{Topic, Topics};
 
     #[test]
     fn releases_that_were_compared_with_share_the_rules() {
@@ -310,6 +311,8 @@ mod tests {
         assert_eq!(newer.after(seen).editions, Rules::OF_33.editions);
         // As an engine of a known release whose efforts are mapped in another way.
         assert_eq!(rules_of("0.33.0").after(seen).topics, Topics::ALL.without(one(Topic::Effort)));
-        assert_eq!(rules_of("0.33.0").after(TopicsSeen::default()), Rules::OF_33);
+        // Of images no release tells.
+        let untold = Rules { topics: Topics::ALL.without(one(Topic::Media)), ..Rules::OF_33 };
+        assert_eq!(rules_of("0.33.0").after(TopicsSeen::default()), untold);
     }
 }

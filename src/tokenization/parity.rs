@@ -223,7 +223,8 @@ async fn run(
     for (name, api, body) in parity_cases(model, &prompter.added_tokens()) {
         let prompt = prompter.prompt_under(rules, api, &body, today);
         let ours = match prompt.exactness {
-            Exactness::Exact => Ok(&prompt.tokens[..]),
+            Exactness::Exact => Ok(Ours { tokens: &prompt.tokens, are_all: true }),
+            Exactness::Prefix { .. } => Ok(Ours { tokens: &prompt.tokens, are_all: false }),
             Exactness::Inexact(reason) => Err(reason),
         };
         let chat = chat(api, &body);
@@ -313,6 +314,28 @@ struct Questions {
     /// True if the other route's answer would show nothing.
     render_only: bool,
     tokenize: Result<TokenizeRequest, Reason>,
+    /// It brings an image, which engines of models for text refuse.
+    has_media: bool,
+}
+
+/// The tokens that are known here of a request.
+#[derive(Clone, Copy)]
+struct Ours<'a> {
+    tokens: &'a [u32],
+    /// False if others come after them.
+    are_all: bool,
+}
+
+impl Ours<'_> {
+    fn difference_from(self, theirs: &[u32]) -> Option<Comparison> {
+        match theirs.get(..self.tokens.len()) {
+            // Something must come after them.
+            Some(first) if !self.are_all && first.len() < theirs.len() => {
+                first_difference(self.tokens, first)
+            }
+            _ => first_difference(self.tokens, theirs),
+        }
+    }
 }
 
 /// Parts of a request that `/tokenize` may not show.
@@ -329,10 +352,17 @@ struct Hidden {
 fn questions(api: Api, body: &Object, efforts: &EffortMap, hidden: Hidden, rules: Rules) -> Questions {
     let Hidden { topics, shown_by } = hidden;
     let is_hidden = shown_by != ShownBy::Tokenize || topics.iter().any(|topic| !topic.is_shown_by_tokenize());
+    let has_media = topics.covers(Topics::NONE.with(Topic::Media));
+    let tokenize = match has_media {
+        // No client's request is asked about with its images. This one is small.
+        true => Ok(TokenizeRequest::Ask(body.bytes().clone())),
+        false => tokenize_request_under(api, body, rules, efforts),
+    };
     Questions {
         render: is_hidden.then(|| body.bytes().clone()),
         render_only: shown_by == ShownBy::Render,
-        tokenize: tokenize_request_under(api, body, rules, efforts),
+        tokenize,
+        has_media,
     }
 }
 
@@ -373,7 +403,7 @@ async fn answer(
 async fn step(
     asker: &Asker,
     engine: &Endpoint,
-    ours: Result<&[u32], Reason>,
+    ours: Result<Ours<'_>, Reason>,
     questions: Questions,
 ) -> Result<Step, AskError> {
     let body = match (ours, questions.tokenize) {
@@ -386,7 +416,8 @@ async fn step(
     let Some(EngineAnswer { tokens, shown }) = answer else { return Ok(Step::Skipped(Reason::Release)) };
     let same = Step::Same { shown };
     match (ours, tokens) {
-        (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(same, Step::Different)),
+        (_, Err(AskError::Refused(_))) if questions.has_media => Ok(Step::Skipped(Reason::Media)),
+        (Ok(ours), Ok(theirs)) => Ok(ours.difference_from(&theirs).map_or(same, Step::Different)),
         (Ok(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => {
             Ok(Step::Different(Comparison::Refused(status)))
         }

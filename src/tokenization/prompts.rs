@@ -19,7 +19,8 @@ use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 use crate::prompt::{
-    CacheStats, EffortMap, Exactness, Prompt, PromptSource, Prompter, Reason, Rules, SharedRules, Stop, Today,
+    CacheStats, EffortMap, Exactness, Prompt, PromptSource, Prompter, Reason, Rules, SharedRules, Stop,
+    Today, most_tokens,
 };
 
 /// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside
@@ -219,12 +220,12 @@ impl Prompts {
             Source::Engine(tokenizer) => self.by_engine(tokenizer, api, body, engine).await,
             Source::Either { local, engine: tokenizer } if is_proven => {
                 let prompt = self.by_files(local, api, body).await;
-                match prompt.exactness {
-                    Exactness::Inexact(reason) if engine_may_know(reason) => {
-                        self.by_engine(tokenizer, api, body, engine).await
-                    }
-                    _ => prompt,
+                if !prompt.reason().is_some_and(engine_may_know) {
+                    return prompt;
                 }
+                let told = self.by_engine(tokenizer, api, body, engine).await;
+                // A beginning is better than nothing.
+                if told.is_exact() || prompt.tokens.is_empty() { told } else { prompt }
             }
             Source::Either { engine: tokenizer, .. } => self.by_engine(tokenizer, api, body, engine).await,
         }
@@ -302,8 +303,10 @@ fn given(api: Api, body: &Object, doubt: Reason) -> Prompt {
     let brought = matches!(api, Api::Completions | Api::Generate)
         .then(|| PromptSource::read(api, body))
         .and_then(Result::ok);
-    match brought {
-        Some(PromptSource::TokenIds(ids)) => exact(ids),
+    match (brought, most_tokens(body)) {
+        (Some(PromptSource::TokenIds(ids)), Ok(most)) if most.is_none_or(|most| ids.len() <= most) => {
+            exact(ids)
+        }
         _ => unknown(doubt),
     }
 }

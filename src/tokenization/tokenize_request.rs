@@ -13,7 +13,9 @@ use serde_json::Value as Json;
 
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
-use crate::prompt::{Chat, Edition, Editions, EffortMap, MAX_TEXT_BYTES, PromptSource, Reason, Rules};
+use crate::prompt::{
+    Chat, Edition, Editions, EffortMap, MAX_TEXT_BYTES, PromptSource, Reason, Rules, most_tokens,
+};
 
 /// Members of a chat that `/tokenize` knows under the same name and with the same default.
 const CHAT_MEMBERS: [&str; 4] =
@@ -49,6 +51,12 @@ pub(super) fn tokenize_request_under(
     efforts: &EffortMap,
 ) -> Result<TokenizeRequest, Reason> {
     let source = PromptSource::read(api, body)?;
+    match (most_tokens(body)?, &source) {
+        (None, _) => {}
+        (Some(most), PromptSource::TokenIds(ids)) if ids.len() <= most => {}
+        // Nobody knows before the answer if something is cut off.
+        (Some(_), _) => return Err(Reason::Truncation),
+    }
     if !matches!(source, PromptSource::TokenIds(_)) && body.bytes().len() > MAX_TEXT_BYTES {
         return Err(Reason::TooLong);
     }

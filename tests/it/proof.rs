@@ -4,6 +4,7 @@
 //! Each gateway is a process of its own: so are its metrics.
 
 mod again;
+mod media;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -106,6 +106,7 @@ fn chats_of_kimi_s_form_are_exact_but_for_those_with_tools() {
                 assert_eq!(Value::from(&prompt.tokens[..]), *ids, "{name}");
                 exact += 1;
             }
+            Exactness::Prefix { reason, .. } => panic!("{name} is known up to {reason:?}"),
             Exactness::Inexact(reason) => {
                 assert!([Reason::Template, Reason::Constraint].contains(&reason), "{name}: {reason:?}");
                 assert!(request["tools"].is_array(), "{name}");

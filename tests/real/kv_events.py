@@ -178,7 +178,8 @@ class Engine:
             # Long prompts come in several steps, so that their blocks come in several events.
             "EXTRA": f"--prefix-caching-hash-algo {args.algo} --max-num-batched-tokens 256 "
             "--enable-auto-tool-choice --tool-call-parser hermes",
-            "ENGINE_ENV": f"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES={int(args.form == 'number')}",
+            "ENGINE_ENV": f"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES={int(args.form == 'number')} "
+            + os.environ.get("ENGINE_ENV", ""),
         }
         subprocess.run([f"{args.rig}/start_pair.sh", "plain", "p"], check=True, env=environment)
         self.warm_up()

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::{Ask, KeyBatch, KeyError, KeyProfile, PromptBlocks};
-use crate::prompt::Exactness;
+use crate::prompt::{Exactness, Reason};
 
 /// Ids of the text's first line.
 const SHOWN_TOKENS: usize = 8;
@@ -87,7 +87,7 @@ impl Listing {
     pub fn new(prompt: &Hashed<'_>, spelling: Option<&Spelling<'_>>) -> Result<Self, ListingError> {
         let Hashed { exactness, tokens, hashes, block_tokens } = *prompt;
         let mut listing = Self { exactness, tokens: Vec::new(), block_tokens, blocks: Vec::new() };
-        if exactness != Exactness::Exact {
+        if matches!(exactness, Exactness::Inexact(_)) {
             return Ok(listing);
         }
         listing.tokens = tokens.to_vec();
@@ -110,8 +110,8 @@ impl Listing {
         self.exactness == Exactness::Exact
     }
 
-    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason), or null),
-    /// `tokens`, `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one
+    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason) for which not all
+    /// tokens are known, or null), `tokens`, `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one
     /// behind the last), `hash` (hex), `event` (the number in vLLM's KV events; of other schemes
     /// just the last 8 bytes) and `keys`. When inexact, tokens and blocks are empty.
     #[must_use]
@@ -136,10 +136,7 @@ impl Listing {
     }
 
     fn reason(&self) -> Option<&'static str> {
-        match self.exactness {
-            Exactness::Exact => None,
-            Exactness::Inexact(reason) => Some(reason.name()),
-        }
+        self.exactness.reason().map(Reason::name)
     }
 
     /// Gives each key to the block where it starts.
@@ -172,10 +169,13 @@ fn keys(prompt: &Hashed<'_>, spelling: &Spelling<'_>) -> Result<KeyBatch, Listin
 
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(reason) = self.reason() {
-            return writeln!(f, "tokens unknown: {reason}");
+        match (self.exactness, self.reason()) {
+            (Exactness::Inexact(_), Some(reason)) => return writeln!(f, "tokens unknown: {reason}"),
+            (_, Some(reason)) => {
+                write!(f, "first tokens, the rest is unknown ({reason}), {}:", self.tokens.len())?
+            }
+            (_, None) => write!(f, "tokens {}:", self.tokens.len())?,
         }
-        write!(f, "tokens {}:", self.tokens.len())?;
         for token in self.tokens.iter().take(SHOWN_TOKENS) {
             write!(f, " {token}")?;
         }

@@ -4,6 +4,7 @@ use super::deepseek::{ASSISTANT, BOS, EOS, THINK, THINK_END, Turn, USER, is_true
 use super::dsml::{Tags, write_calls, write_tools};
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
+use crate::prompt::media::MediaForm;
 use crate::prompt::message::conversation;
 use crate::prompt::renderer::Moment;
 use crate::prompt::template::ContentFormat;
@@ -16,7 +17,7 @@ const TOOLS: &str = include_str!("texts/deepseek_v32_tools.txt");
 /// The prompt of a chat.
 pub(super) fn render(chat: Chat, moment: Moment<'_>) -> Result<String, Reason> {
     let thinks = is_true(&chat, "thinking", false) || is_true(&chat, "enable_thinking", false);
-    let messages = conversation(chat.messages, ContentFormat::String)?;
+    let messages = conversation(chat.messages, ContentFormat::String, MediaForm::Unknown)?;
     let mut turns = messages.iter().map(Turn::read).collect::<Result<Vec<_>, _>>()?;
     if let Some(tools) = chat.tools.filter(|tools| !tools.is_empty()) {
         turns.insert(0, Turn { tools, ..Turn::empty_system() });

@@ -7,6 +7,7 @@ use super::deepseek_turns::{self, Choices, Style};
 use super::dsml::Tags;
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
+use crate::prompt::media::MediaForm;
 use crate::prompt::message::conversation;
 use crate::prompt::renderer::Moment;
 use crate::prompt::template::ContentFormat;
@@ -36,7 +37,7 @@ pub(super) fn render(chat: Chat, moment: Moment<'_>) -> Result<String, Reason> {
         _ => Effort::High,
     };
     let choices = Choices { thinks, drops: is_true(&chat, "drop_thinking", true) };
-    let messages = conversation(chat.messages, ContentFormat::OpenAi)?;
+    let messages = conversation(chat.messages, ContentFormat::OpenAi, MediaForm::Unknown)?;
     let mut turns = messages.iter().map(Turn::read).collect::<Result<Vec<_>, _>>()?;
     declare_tools(&mut turns, chat.tools);
     deepseek_turns::render(turns, &V4 { effort }, choices, moment.stop)

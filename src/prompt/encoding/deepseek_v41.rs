@@ -8,6 +8,7 @@ use super::deepseek_turns::{self, Choices, Style};
 use super::dsml::Tags;
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
+use crate::prompt::media::MediaForm;
 use crate::prompt::message::conversation;
 use crate::prompt::renderer::Moment;
 use crate::prompt::rules::Edition;
@@ -45,7 +46,7 @@ fn budget(effort: Option<&Value>) -> Result<u64, Reason> {
 }
 
 fn turns(messages: Vec<Value>, edition: Edition) -> Result<Vec<Turn>, Reason> {
-    let parsed = conversation(messages.clone(), ContentFormat::OpenAi)?;
+    let parsed = conversation(messages.clone(), ContentFormat::OpenAi, MediaForm::Unknown)?;
     messages
         .iter()
         .zip(&parsed)

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::typescript;
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
+use crate::prompt::media::MediaForm;
 use crate::prompt::message::conversation;
 use crate::prompt::renderer::{Moment, Piece};
 use crate::prompt::strftime::Today;
@@ -85,7 +86,7 @@ pub(super) fn render(chat: Chat, moment: Moment<'_>) -> Result<Vec<Piece>, Reaso
     let today = moment.today.ok_or(Reason::Date)?;
     let limit_bytes = typescript::limit(chat.source_bytes);
     // Refuses what the request's type refuses.
-    conversation(chat.messages.clone(), ContentFormat::String)?;
+    conversation(chat.messages.clone(), ContentFormat::String, MediaForm::Unknown)?;
     let tools = match chat.tools.as_deref() {
         None | Some([]) => None,
         Some(tools) => Some(typescript::namespace(tools, limit_bytes)?),

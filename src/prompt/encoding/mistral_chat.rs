@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::mistral::{MistralVersion, check_name};
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
+use crate::prompt::media::MediaForm;
 use crate::prompt::message::conversation;
 use crate::prompt::template::ContentFormat;
 
@@ -83,7 +84,7 @@ impl Conversation {
         if chat.has_template_kwargs || !matches!(chat.asked_effort(), None | Some("none" | "high")) {
             return Err(Reason::TemplateKwargs);
         }
-        let parsed = conversation(chat.messages.clone(), ContentFormat::String)?;
+        let parsed = conversation(chat.messages.clone(), ContentFormat::String, MediaForm::Unknown)?;
         let given = chat.messages.iter().zip(&parsed).map(|(message, parsed)| given(message, parsed));
         let given = given.collect::<Result<Vec<_>, _>>()?;
         let is_answer = given.last().is_some_and(|last| last.role == Role::Assistant);

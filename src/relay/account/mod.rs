@@ -26,7 +26,7 @@ use crate::relay::parts::RequestScope;
 use crate::relay::places::ConcurrencyPermit;
 use crate::relay::request_ids::Name;
 use crate::relay::traced;
-use crate::route::Terms;
+use crate::route::{Job, Terms};
 use crate::trace::{Attribute, Scope, Span};
 
 pub use due::Due;
@@ -102,6 +102,8 @@ pub struct Ledger {
     pooled: Option<(u32, HitSource)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
     held: Option<u32>,
+    /// Leading tokens of the prompt that are known, where not all are.
+    exact: Option<u32>,
     /// Number of times that its stream was continued elsewhere.
     resumed: u32,
     /// The fleet that could not serve it, and the reason, where another one was asked.
@@ -159,6 +161,7 @@ impl Ledger {
             chosen: None,
             outcome_writer: None,
             held: None,
+            exact: None,
             resumed: 0,
             fallback: None,
             stream: None,
@@ -381,6 +384,11 @@ impl Ledger {
     /// request that was let in.
     pub fn is_let_in(&self) -> bool {
         self.resumed > 0 || self.request_scope.is_part()
+    }
+
+    /// Records what is known of the prompt before it is routed.
+    pub fn understood(&mut self, job: &Job) {
+        self.exact = Some(job.prefix_tokens).filter(|tokens| *tokens > 0);
     }
 
     /// Records the lookup of the prompt before it was routed.

@@ -95,6 +95,7 @@ impl Drop for Ledger {
             prefiller,
             decoder,
             prompt_tokens = self.prompt,
+            exact_tokens = self.exact,
             cached_tokens = self.cached,
             predicted_cached_tokens = self.chosen().map(|chosen| chosen.terms.hit.any_tokens),
             pooled_tokens = self.pooled.map(|(tokens, _)| tokens),

@@ -77,6 +77,7 @@ impl<D: Dispatch> World<'_, D> {
         Job {
             named: true,
             exact: true,
+            prefix_tokens: 0,
             prompt_tokens: arrival.prompt_tokens,
             output_tokens: self.workload.mean_output_tokens,
             blocks: arrival.blocks.clone(),

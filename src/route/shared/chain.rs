@@ -16,10 +16,10 @@ const HASH_BITS: u32 = 40;
 /// The beginning of a prompt as gateways tell it. Hashes of blocks are chained, so that the hash of
 /// the last block of several stands for all of them.
 pub(super) fn chain(job: &Job) -> History {
-    let each = job.block_tokens.max(1);
+    let each = job.chain_tokens().max(1);
     let together = (CHAIN_TOKENS / each).max(1);
     let nth = usize::try_from(together).unwrap_or(1);
-    let ends = job.blocks.iter().skip(nth - 1).step_by(nth).take(MOST_BLOCKS);
+    let ends = job.chain().iter().skip(nth - 1).step_by(nth).take(MOST_BLOCKS);
     let blocks = ends.map(|hash| hash & ((1 << HASH_BITS) - 1)).collect();
     History { blocks, block_tokens: each.saturating_mul(together) }
 }

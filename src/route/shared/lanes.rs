@@ -101,6 +101,7 @@ impl LaneNames {
             }),
             named: facts.named,
             exact: facts.exact,
+            prefix_tokens: 0,
             pool: PoolHits {
                 asked: facts.pool_asked,
                 anywhere_tokens: facts.pool_tokens,

@@ -55,6 +55,7 @@ pub(super) fn decision(record: &DecisionRecord) -> Value {
         "at_unix_ms": unix_ms(record.at),
         "prompt_tokens": job.prompt_tokens,
         "exact": job.exact,
+        "exact_tokens": job.counted_tokens(),
         "waited_ms": choice.waited.as_secs_f64() * 1e3,
         "waiting": choice.waiting,
         "why": why(&choice.terms, choice.others.first().map(|(_, next)| next)).name(),

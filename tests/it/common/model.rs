@@ -94,7 +94,13 @@ pub fn tokenizing_by(prompter: Prompter, today: Today, change: fn(&mut [u32])) -
         let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
         let prompt = prompter.prompt(api, &body, today);
         let mut tokens = prompt.tokens.to_vec();
+        match prompt.exactness {
+            Exactness::Exact => {}
+            // What an image is to a model for images.
+            Exactness::Prefix { .. } => tokens.extend([0; 16]),
+            Exactness::Inexact(_) => return None,
+        }
         change(&mut tokens);
-        (prompt.exactness == Exactness::Exact).then_some(tokens)
+        Some(tokens)
     }))
 }

@@ -1,0 +1,210 @@
+//! Prompts of which the beginning alone is known: up to an image, or up to a text that the
+//! tokenizer refuses.
+
+use super::chat::Chat;
+use super::media::MediaForm;
+use super::renderer::Rendered;
+use super::{Context, Exactness, Prompt, Prompter, Reason};
+
+impl Prompter {
+    /// The prompt of a chat with images or the like, exact up to the first of them.
+    ///
+    /// # Errors
+    /// The [`Reason`] for which not even a beginning is known.
+    pub(super) fn before_items(&self, chat: &Chat, context: &Context<'_>) -> Result<Prompt, Reason> {
+        let rendered = |form| self.render(chat.with_media(form), context);
+        // What frames a text may stand at its end.
+        let is_framed = chat.add_special_tokens;
+        match (rendered(MediaForm::Items)?, rendered(MediaForm::Text)?) {
+            (Rendered::Text(text), Rendered::Text(other)) if !is_framed => {
+                let shared = shared_bytes(text.as_bytes(), other.as_bytes());
+                self.beginning(&text, shared, Reason::Media)
+            }
+            _ => Err(Reason::Media),
+        }
+    }
+
+    /// The longest beginning of `text`, of at most `most_bytes` bytes, whose ids don't depend on
+    /// what follows.
+    fn beginning(&self, text: &str, most_bytes: usize, reason: Reason) -> Result<Prompt, Reason> {
+        let end = self.cache.last_cut(text, most_bytes);
+        let known = text.get(..end).unwrap_or_default();
+        match self.encode(known, false) {
+            Ok(tokens) if !tokens.is_empty() => Ok(Prompt {
+                tokens,
+                exactness: Exactness::Prefix { reason, rest_bytes: text.len() - known.len() },
+            }),
+            Ok(_) => Err(reason),
+            Err(Reason::Tokenizer) => self.before_refusal(known, text.len()),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// The beginning of a text that the tokenizer refuses, up to the last special token before the
+    /// place. The prompt has `prompt_bytes` bytes in all.
+    pub(super) fn before_refusal(&self, text: &str, prompt_bytes: usize) -> Result<Prompt, Reason> {
+        let tokenizer = self.tokenizer.as_deref().ok_or(Reason::NoTokenizer)?;
+        let known = self.cache.encode_beginning(tokenizer, text);
+        if known.tokens.is_empty() {
+            return Err(Reason::Tokenizer);
+        }
+        let rest_bytes = prompt_bytes - known.end;
+        let exactness = Exactness::Prefix { reason: Reason::Tokenizer, rest_bytes };
+        Ok(Prompt { tokens: known.tokens.into(), exactness })
+    }
+}
+
+/// Bytes that both begin with.
+fn shared_bytes(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::*;
+    use crate::codec::json::ScanLimits;
+
+    /// Contents of parts, with what a model for images writes for them.
+    const PARTS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}\
+        {% else %}{% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+        {% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}";
+    const STRINGS: &str =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+    const SPECIALS: [&str; 5] =
+        ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];
+
+    /// One id for each special token and for each run of other bytes, which depends on all of it:
+    /// a text that is cut elsewhere has other ids. It refuses texts with an exclamation mark.
+    struct Runs;
+
+    impl Tokenize for Runs {
+        fn encode_into(&self, text: &str, framed: bool, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+            out.extend(framed.then_some(1));
+            let mut rest = text;
+            while !rest.is_empty() {
+                let token = SPECIALS.iter().position(|token| rest.starts_with(token));
+                let end = match token {
+                    Some(at) => SPECIALS[at].len(),
+                    None => SPECIALS.iter().filter_map(|token| rest.find(token)).min().unwrap_or(rest.len()),
+                };
+                let (run, after) = rest.split_at(end);
+                if run.contains('!') {
+                    return Err(TokenizerError::foreign("an exclamation mark"));
+                }
+                out.push(token.map_or(xxhash_rust::xxh3::xxh3_64(run.as_bytes()) as u32 | 1 << 31, |at| {
+                    at as u32 + 10
+                }));
+                rest = after;
+            }
+            Ok(())
+        }
+
+        fn added_tokens(&self) -> Vec<AddedToken> {
+            SPECIALS.map(|token| AddedToken { content: token.to_owned(), cuts: true }).to_vec()
+        }
+    }
+
+    fn prompter(template: &str) -> Prompter {
+        let files = TemplateFiles { chat_template: Some(template), ..Default::default() };
+        let limits = CacheLimits { min_text_bytes: usize::MAX, tokens: 0 };
+        Prompter::new(
+            Some(ChatTemplate::new(files).unwrap()),
+            Some(Arc::new(Runs)),
+            PrefixCache::new(&Runs, limits, 1),
+        )
+    }
+
+    fn read(prompter: &Prompter, body: &Value) -> Prompt {
+        let object = Object::scan(Bytes::from(body.to_string()), ScanLimits::default()).unwrap();
+        prompter.prompt(Api::Chat, &object, None)
+    }
+
+    fn ids(text: &str) -> Vec<u32> {
+        let mut ids = Vec::new();
+        Runs.encode_into(text, false, &mut ids).unwrap();
+        ids
+    }
+
+    fn image() -> Value {
+        json!({"type": "image_url", "image_url": {"url": "data:,"}})
+    }
+
+    #[test]
+    fn a_chat_is_exact_up_to_its_first_image() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let system = json!({"role": "system", "content": "Be brief."});
+        let body = json!({"messages": [system, {"role": "user", "content": [text("See:"), image(), text("?"), image()]}]});
+        let known = read(&prompter(PARTS), &body);
+        let begin = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nSee:";
+        assert_eq!(known.tokens[..], ids(begin), "{known:?}");
+        assert_eq!(known.reason(), Some(Reason::Media));
+        // A template of strings gets what stands for images in front of the text.
+        let known = read(&prompter(STRINGS), &body);
+        let begin = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>";
+        assert_eq!((&known.tokens[..], known.reason()), (&ids(begin)[..], Some(Reason::Media)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_chats_with_what_engines_may_refuse_or_cut() {
+        let chat = |part: Value, more: Value| {
+            let mut body = json!({"messages": [{"role": "user", "content": ["a", part]}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(&prompter(PARTS), &body).exactness
+        };
+        let unknown = Exactness::Inexact;
+        assert_eq!(chat(json!({"type": "file", "file": {}}), json!({})), unknown(Reason::Media));
+        assert_eq!(chat(json!({"type": "prompt_embeds", "data": ""}), json!({})), unknown(Reason::Media));
+        assert_eq!(chat(image(), json!({"add_special_tokens": true})), unknown(Reason::Media));
+        assert_eq!(chat(image(), json!({"truncate_prompt_tokens": 9_999})), unknown(Reason::Truncation));
+        let untold = prompter(PARTS);
+        untold.set_rules(Rules {
+            topics: Topics::ALL.without(Topics::NONE.with(Topic::Media)),
+            ..Rules::OF_33
+        });
+        let body = json!({"messages": [{"role": "user", "content": ["a", image()]}]});
+        assert_eq!(read(&untold, &body).exactness, unknown(Reason::Media), "no engine showed it");
+    }
+
+    #[test]
+    fn a_text_that_the_tokenizer_refuses_is_exact_up_to_the_special_token_before() {
+        let body =
+            json!({"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b!"}]});
+        let known = read(&prompter(STRINGS), &body);
+        let begin = "<|im_start|>system\na<|im_end|>\n<|im_start|>";
+        assert_eq!(known.tokens[..], ids(begin));
+        let rest_bytes = "user\nb!<|im_end|>\n".len();
+        assert_eq!(known.exactness, Exactness::Prefix { reason: Reason::Tokenizer, rest_bytes });
+        let body = json!({"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "!"},
+            {"role": "user", "content": [image()]}]});
+        let known = read(&prompter(PARTS), &body);
+        assert_eq!((&known.tokens[..], known.reason()), (&ids(begin)[..], Some(Reason::Tokenizer)));
+    }
+
+    proptest! {
+        /// What engines make of the items does not matter to what comes before them.
+        #[test]
+        fn what_is_known_begins_every_prompt_that_an_engine_may_make(
+            parts in proptest::collection::vec(proptest::option::of("[a-c\n <|]{0,6}"), 1..7),
+            made in r"<\|vision_start\|>(<\|image_pad\|>){0,3}[a-c\n]{0,4}",
+        ) {
+            let contents: Vec<Value> =
+                parts.iter().map(|part| part.as_ref().map_or_else(image, |text| Value::from(text.as_str()))).collect();
+            let body = json!({"messages": [{"role": "user", "content": contents}]});
+            let whole: String = parts.iter().map(|part| part.as_deref().unwrap_or(&made)).collect();
+            let made_text = ids(&format!("<|im_start|>user\n{whole}<|im_end|>\n"));
+            let known = read(&prompter(PARTS), &body);
+            if parts.iter().all(Option::is_some) {
+                prop_assert_eq!(&known.tokens[..], &made_text[..]);
+            } else {
+                prop_assert!(made_text.starts_with(&known.tokens), "{known:?} of {made_text:?}");
+                prop_assert_eq!(known.reason(), Some(Reason::Media));
+            }
+        }
+    }
+}
