@@ -20,6 +20,7 @@ fi
 model=$RIG/tiny-image
 PYTHONPATH=$vision "$VENV/bin/python" tests/real/image_model.py --out "$model"
 trap '"$rig/stop.sh" prefill >/dev/null' EXIT
-export ENGINE_ENV="PYTHONPATH=$vision" EXTRA_P="--load-format dummy --limit-mm-per-prompt {\"image\":16}"
+# Room for all chats: a block that is evicted would be stored twice.
+export KV_CACHE_BLOCKS=${KV_CACHE_BLOCKS:-8192} ENGINE_ENV="PYTHONPATH=$vision" EXTRA_P="--load-format dummy --limit-mm-per-prompt {\"image\":16}"
 "$VENV/bin/python" tests/real/image_blocks.py --gateway target/debug/pd-proxy --rig "$rig" --model "$model" --port "$P_PORT" \
   --block "$BLOCK" --algo sha256 --seed 0 --form number "$@"

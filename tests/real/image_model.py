@@ -30,6 +30,22 @@ TEMPLATE = (
 )
 
 
+# Engines make tokenizers of this class by its own pattern, whatever the file says: so the file says the same.
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def with_pattern(tokens):
+    split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    return {
+        **tokens,
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+    }
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True, type=Path)
@@ -37,7 +53,7 @@ def main():
     rig = Path(__file__).parent / "rigs" / "vllm" / "make_model.py"
     subprocess.run([sys.executable, rig, "--out", out, "--special", ",".join(SPECIAL)], check=True)
     os.remove(out / "model.safetensors")
-    tokens = json.loads((out / "tokenizer.json").read_text())
+    tokens = with_pattern(json.loads((out / "tokenizer.json").read_text()))
     ids = {token["content"]: token["id"] for token in tokens["added_tokens"]}
     text = {
         "hidden_size": 128,
@@ -93,6 +109,7 @@ def main():
     tokenizer = json.loads((out / "tokenizer_config.json").read_text())
     tokenizer.update(chat_template=TEMPLATE, tokenizer_class="Qwen2TokenizerFast", image_token="<|image_pad|>")
     for name, content in [
+        ("tokenizer.json", tokens),
         ("config.json", config),
         ("preprocessor_config.json", processor),
         ("tokenizer_config.json", tokenizer),
