@@ -1,7 +1,10 @@
 //! Estimated length of bodies with images, sounds, films and files in them, which the scan has
 //! noted ([`Object::media`]).
 
-use crate::codec::json::{MediaKind, Object};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::codec::json::{MediaKind, Medium, Object};
 use crate::route::estimate::{self, MediaEstimate};
 
 /// Estimated tokens of a body that are text.
@@ -15,21 +18,49 @@ pub fn body_tokens(body: &Object) -> u64 {
     text_tokens(body) + media(body).tokens()
 }
 
-/// Position of a kind in a [`MediaEstimate`].
-pub fn media_index(kind: MediaKind) -> usize {
-    match kind {
-        MediaKind::Image => 0,
-        MediaKind::Audio => 1,
-        MediaKind::Video => 2,
-        MediaKind::File => 3,
-    }
+/// Most media of a body whose data is looked at: the size of those after them is not known.
+const MOST_LOOKED_AT: usize = 32;
+/// Base64 digits of an image in which most formats tell its size; and those in which a photograph
+/// does, which may have a small picture of itself and more in front of it.
+const LOOKS: [usize; 2] = [256, 128 << 10];
+
+/// Position of each medium of a body in a [`MediaEstimate`]: by its kind, and by its size if it is
+/// an image that tells it.
+pub fn media_kinds(body: &Object) -> impl Iterator<Item = (Medium, usize)> {
+    body.media().iter().enumerate().map(|(at, medium)| {
+        let data = body.bytes().get(medium.range()).filter(|_| at < MOST_LOOKED_AT);
+        let main = match medium.kind() {
+            MediaKind::Image => data.and_then(pixels).map_or(0, estimate::image_kind),
+            MediaKind::Audio => 1,
+            MediaKind::Video => 2,
+            MediaKind::File => 3,
+        };
+        (*medium, main)
+    })
+}
+
+/// Pixels of the image whose data this JSON string has; `None` if it has an address, or the format
+/// is not known.
+fn pixels(string: &[u8]) -> Option<u64> {
+    let text = string.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""))?;
+    let digits = match text.strip_prefix(b"data:") {
+        Some(rest) => rest.get(memchr::memchr(b',', rest)? + 1..)?,
+        None => text,
+    };
+    LOOKS.iter().find_map(|most| {
+        // Four digits are three bytes.
+        let looked_at = digits.len().min(*most) / 4 * 4;
+        let bytes = STANDARD.decode(digits.get(..looked_at)?).ok()?;
+        let size = imagesize::blob_size(&bytes).ok()?;
+        (size.width as u64).checked_mul(size.height as u64)
+    })
 }
 
 /// Media of a body, with the lengths that are assumed until one is known.
 pub(super) fn media(body: &Object) -> MediaEstimate {
     let mut media = MediaEstimate::default();
-    for medium in body.media() {
-        media.counts[media_index(medium.kind())] += 1;
+    for (_, kind) in media_kinds(body) {
+        media.counts[kind] += 1;
     }
     media
 }
@@ -47,7 +78,7 @@ mod tests {
 
     #[test]
     fn media_are_no_text() {
-        let data = "iVBORw0KGgoAAAANSUhEUgAA".repeat(100_000);
+        let data = "QUJDREVGR0hJSktMTU5PUFFS".repeat(100_000);
         for (api, body, counts) in [
             (
                 Api::Chat,
@@ -83,7 +114,7 @@ mod tests {
             ),
         ] {
             let mut shape = read(api, &body.replace('@', &data));
-            assert_eq!(shape.media.counts, counts, "{body}");
+            assert_eq!(shape.media.counts[..counts.len()], counts, "{body}");
             assert!(shape.text_tokens < 200, "{body}: {}", shape.text_tokens);
             assert_eq!(shape.prompt_tokens, shape.text_tokens + shape.media.tokens());
             shape.estimate_media([10; KINDS]);
@@ -92,5 +123,45 @@ mod tests {
         }
         let text = read(Api::Chat, &format!(r#"{{"messages":[{{"role":"user","content":"{data}"}}]}}"#));
         assert!(text.media.is_empty() && text.prompt_tokens > 500_000, "{text:?}");
+    }
+
+    /// Beginnings of real files: a PNG, a GIF, and a JPEG with 70 kB in front of its size.
+    #[test]
+    fn an_image_tells_its_size() {
+        let png: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\0\0\0\x02\0\x08\x02\0\0\0";
+        let gif: &[u8] = b"GIF89a\x20\x03\x58\x02\xf7\0\0";
+        let segment = |length: u16| {
+            [&[0xff, 0xe1][..], &length.to_be_bytes(), &vec![0; usize::from(length) - 2]].concat()
+        };
+        let frame: &[u8] = b"\xff\xc0\0\x11\x08\x0b\xb8\x0f\xa0\x03\x01\x22\0\x02\x11\x01\x03\x11\x01";
+        let jpeg = [b"\xff\xd8".to_vec(), segment(35_000), segment(35_000), frame.to_vec()].concat();
+        let base64 = |bytes: &[u8]| STANDARD.encode([bytes, &[0; 3_000]].concat());
+        for (bytes, expected) in [(png, 1_024 * 512), (gif, 800 * 600), (&jpeg[..], 4_000 * 3_000)] {
+            let digits = base64(bytes);
+            assert_eq!(pixels(format!("\"data:image/x;base64,{digits}\"").as_bytes()), Some(expected));
+            assert_eq!(pixels(format!("\"{digits}\"").as_bytes()), Some(expected));
+        }
+        for other in [
+            "",
+            "\"",
+            "\"\"",
+            "\"data:\"",
+            "\"data:,\"",
+            "\"https://example.com/a.png\"",
+            "\"iVBORw0KGgo\"",
+            "\"=\"",
+        ] {
+            assert_eq!(pixels(other.as_bytes()), None, "{other}");
+        }
+        let image = |bytes: &[u8]| {
+            format!(
+                r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}}"#,
+                base64(bytes)
+            )
+        };
+        let body =
+            format!(r#"{{"messages":[{{"role":"user","content":[{},{}]}}]}}"#, image(png), image(&jpeg));
+        let shape = read(Api::Chat, &body);
+        assert_eq!(shape.media.tokens(), 1_024 + 16_384, "{:?}", shape.media);
     }
 }

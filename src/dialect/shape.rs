@@ -153,8 +153,8 @@ impl Shape {
         }
     }
 
-    /// Estimates the prompt's length anew where its first `tokens` are known and `rest_bytes` of its
-    /// text come after them, beside the media.
+    /// Estimates the prompt's length anew where its first `tokens` are known and `rest_bytes` of
+    /// its text come after them, beside the media.
     pub fn estimate_after(&mut self, tokens: usize, rest_bytes: usize) {
         self.text_tokens = tokens as u64 + estimate::prompt_tokens(rest_bytes);
         self.prompt_tokens = self.text_tokens + self.media.tokens();

@@ -18,6 +18,8 @@ pub struct Chat {
     /// As pydantic dumps them: `type`, `function {name, description, parameters, strict?,
     /// defer_loading?}`.
     pub(super) tools: Option<Vec<Value>>,
+    /// A flag of the engine decides if the template gets the tools.
+    pub(super) may_lack_tools: bool,
     /// Variables of the template beyond the standard ones.
     pub(super) kwargs: Map<String, Value>,
     /// True if the client brings `chat_template_kwargs`, even empty ones.
@@ -86,13 +88,13 @@ impl Chat {
             tools.map(|tools| tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()).transpose()?;
         // The engine's --exclude-tools-when-tool-choice-none decides whether the template then sees
         // the tools. Any other choice bounds what is generated and leaves the prompt as it is.
-        if tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice)) {
-            return Err(Reason::Constraint);
-        }
+        let may_lack_tools =
+            tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice));
         let (kwargs, effort) = kwargs(body)?;
         let chat = Self {
             messages,
             tools,
+            may_lack_tools,
             topics,
             kwargs,
             has_template_kwargs: present(body, "chat_template_kwargs").is_some(),
@@ -154,6 +156,16 @@ impl Chat {
     /// True if a message brings an image, audio, video, a file or embeddings.
     pub fn has_media(&self) -> bool {
         self.topics.covers(Topics::NONE.with(Topic::Media))
+    }
+
+    /// The same chat for a template that gets the tools.
+    pub(super) fn with_tools(&self) -> Self {
+        Self { may_lack_tools: false, ..self.clone() }
+    }
+
+    /// The same chat for a template that gets no tools.
+    pub(super) fn without_tools(&self) -> Self {
+        Self { tools: None, may_lack_tools: false, ..self.clone() }
     }
 
     /// The same chat with images and the like in this form.

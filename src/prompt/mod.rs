@@ -12,6 +12,7 @@ mod chat;
 mod continued;
 mod detect;
 mod encoding;
+mod exactness;
 mod jinja;
 mod json;
 mod kept;
@@ -44,6 +45,7 @@ pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
 pub use encoding::{ChatEncoding, ChatForm, MistralVersion};
+pub use exactness::{Exactness, Prompt};
 pub use renderer::{ChatRenderer, Moment, Piece, Rendered, ShownBy};
 pub use rules::{Edition, Editions, EffortMap, Rules, SharedRules};
 pub use source::{PromptSource, most_tokens};
@@ -191,70 +193,6 @@ impl Reason {
             Reason::Model => "model",
             Reason::Release => "release",
             Reason::Unnamed => "unnamed",
-        }
-    }
-}
-
-/// Trust in [`Prompt::tokens`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exactness {
-    /// They are the engine's, to the last one.
-    Exact,
-    /// They are the engine's first ones. Those after them are not known.
-    Prefix {
-        /// Reason why the rest is not known.
-        reason: Reason,
-        /// Bytes of the prompt's text after them, in which an item counts for next to nothing.
-        rest_bytes: usize,
-    },
-    /// They are not known, and empty: route by load.
-    Inexact(Reason),
-}
-
-/// A request's prompt.
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    /// Token ids: all, the first ones, or none.
-    pub tokens: Arc<[u32]>,
-    /// Exactness of the tokens.
-    pub exactness: Exactness,
-}
-
-impl Prompt {
-    fn exact(tokens: Arc<[u32]>) -> Self {
-        Self { tokens, exactness: Exactness::Exact }
-    }
-
-    fn unknown(reason: Reason) -> Self {
-        Self { tokens: Arc::default(), exactness: Exactness::Inexact(reason) }
-    }
-
-    /// True if the tokens are all that there are.
-    pub fn is_exact(&self) -> bool {
-        self.exactness == Exactness::Exact
-    }
-
-    /// Reason why not all tokens are known; `None` if they are.
-    pub fn reason(&self) -> Option<Reason> {
-        self.exactness.reason()
-    }
-}
-
-impl Exactness {
-    /// The value of the metric label `tokens`: `exact`, `prefix` or `unknown`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Exactness::Exact => "exact",
-            Exactness::Prefix { .. } => "prefix",
-            Exactness::Inexact(_) => "unknown",
-        }
-    }
-
-    /// Reason why not all tokens are known; `None` if they are.
-    pub fn reason(self) -> Option<Reason> {
-        match self {
-            Exactness::Exact => None,
-            Exactness::Prefix { reason, .. } | Exactness::Inexact(reason) => Some(reason),
         }
     }
 }
@@ -414,6 +352,14 @@ impl Prompter {
             ToolsForm::Other => {}
         }
         chat.complete(&self.defaults);
+        match chat.may_lack_tools {
+            true => self.with_or_without_tools(&chat, context),
+            false => self.complete_chat(chat, context),
+        }
+    }
+
+    /// The prompt of a chat whose variables are complete.
+    fn complete_chat(&self, chat: Chat, context: &Context<'_>) -> Result<Prompt, Reason> {
         if chat.has_media() {
             return self.before_items(&chat, context);
         }

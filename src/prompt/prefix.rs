@@ -1,5 +1,5 @@
-//! Prompts of which the beginning alone is known: up to an image, or up to a text that the
-//! tokenizer refuses.
+//! Prompts of which the beginning alone is known: up to an image, up to a text that the tokenizer
+//! refuses, or up to tools that an engine may leave out.
 
 use super::chat::Chat;
 use super::media::MediaForm;
@@ -17,11 +17,32 @@ impl Prompter {
         let is_framed = chat.add_special_tokens;
         match (rendered(MediaForm::Items)?, rendered(MediaForm::Text)?) {
             (Rendered::Text(text), Rendered::Text(other)) if !is_framed => {
-                let shared = shared_bytes(text.as_bytes(), other.as_bytes());
+                let shared = shared_count(text.as_bytes(), other.as_bytes());
                 self.beginning(&text, shared, Reason::Media)
             }
             _ => Err(Reason::Media),
         }
+    }
+
+    /// The prompt of a chat whose tools an engine may leave out: the tokens that it has with them
+    /// and without them.
+    ///
+    /// # Errors
+    /// The [`Reason`] for which one of the two is not known.
+    pub(super) fn with_or_without_tools(&self, chat: &Chat, context: &Context<'_>) -> Result<Prompt, Reason> {
+        let with = self.complete_chat(chat.with_tools(), context)?;
+        let without = self.complete_chat(chat.without_tools(), context)?;
+        if with.tokens == without.tokens {
+            return Ok(with);
+        }
+        let shared = shared_count(&with.tokens, &without.tokens);
+        let Some(tokens) = with.tokens.get(..shared).filter(|tokens| !tokens.is_empty()) else {
+            return Err(Reason::Constraint);
+        };
+        // Most of the body is the conversation.
+        let rest_bytes = chat.source_bytes / with.tokens.len() * (with.tokens.len() - shared);
+        let exactness = Exactness::Prefix { reason: Reason::Constraint, rest_bytes };
+        Ok(Prompt { tokens: tokens.into(), exactness })
     }
 
     /// The longest beginning of `text`, of at most `most_bytes` bytes, whose ids don't depend on
@@ -54,8 +75,8 @@ impl Prompter {
     }
 }
 
-/// Bytes that both begin with.
-fn shared_bytes(one: &[u8], other: &[u8]) -> usize {
+/// Number of items that both begin with.
+fn shared_count<T: PartialEq>(one: &[T], other: &[T]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
@@ -186,10 +207,29 @@ mod tests {
         assert_eq!((&known.tokens[..], known.reason()), (&ids(begin)[..], Some(Reason::Tokenizer)));
     }
 
+    #[test]
+    fn tools_that_an_engine_may_leave_out_leave_what_is_the_same_with_them_and_without() {
+        const TOOLS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+            {% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}<|im_start|>";
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+        let mut body =
+            json!({"messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": "none"});
+        let known = read(&prompter(TOOLS), &body);
+        let begin = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>";
+        assert_eq!((&known.tokens[..], known.reason()), (&ids(begin)[..], Some(Reason::Constraint)));
+        // A template that does not look at them.
+        assert!(read(&prompter(STRINGS), &body).is_exact());
+        body["messages"][0]["content"] = json!("!");
+        assert_eq!(read(&prompter(TOOLS), &body).reason(), Some(Reason::Tokenizer));
+        body["tool_choice"] = json!("auto");
+        body["messages"][0]["content"] = json!("Hi");
+        assert!(read(&prompter(TOOLS), &body).is_exact());
+    }
+
     proptest! {
-        /// What engines make of the items does not matter to what comes before them.
+        /// Tokens before items don't depend on the tokens that engines make of the items.
         #[test]
-        fn what_is_known_begins_every_prompt_that_an_engine_may_make(
+        fn known_tokens_begin_every_prompt_that_an_engine_may_make(
             parts in proptest::collection::vec(proptest::option::of("[a-c\n <|]{0,6}"), 1..7),
             made in r"<\|vision_start\|>(<\|image_pad\|>){0,3}[a-c\n]{0,4}",
         ) {

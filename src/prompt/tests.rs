@@ -138,7 +138,10 @@ fn only_the_choice_of_no_tool_leaves_the_prompt_in_doubt() {
     for choice in [json!("auto"), json!("required"), named, Value::Null] {
         assert_eq!(chat(CHATML, &body(&tools, &choice)), expect, "{choice}");
     }
-    assert_eq!(chat(CHATML, &body(&tools, &json!("none"))), Err(Reason::Constraint));
+    assert_eq!(chat(CHATML, &body(&tools, &json!("none"))), expect, "this template does not look at tools");
+    let looks = "{{ tools | length if tools else 'none' }}";
+    assert_eq!(chat(looks, &body(&tools, &json!("none"))), Err(Reason::Constraint));
+    assert_eq!(chat(looks, &body(&tools, &json!("auto"))).as_deref(), Ok("1"));
     assert_eq!(chat(CHATML, &body(&Value::Null, &json!("none"))), expect, "there are no tools to leave out");
 }
 

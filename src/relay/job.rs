@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::codec::json::Object;
-use crate::dialect::media::media_index;
+use crate::dialect::media::media_kinds;
 use crate::fleet::Fleet;
 use crate::prompt::Prompt;
 use crate::relay::ask::ReceivedRequest;
@@ -110,7 +110,7 @@ fn own_blocks(ask: &ReceivedRequest, whole: Option<KnownTokens<'_>>) -> Blocks {
 fn push_value(chain: &mut Chain, ask: &ReceivedRequest, value: Range<usize>) {
     let bytes = ask.body.bytes();
     let mut from = value.start;
-    for medium in ask.body.media() {
+    for (medium, kind) in media_kinds(&ask.body) {
         let range = medium.range();
         if range.start < from || range.end > value.end {
             continue;
@@ -119,7 +119,7 @@ fn push_value(chain: &mut Chain, ask: &ReceivedRequest, value: Range<usize>) {
         let rest = blocks.remainder();
         blocks.for_each(|block| chain.push(block));
         from = range.end;
-        let tokens = ask.shape.media.each[media_index(medium.kind())];
+        let tokens = ask.shape.media.each[kind];
         chain.push_medium(rest, &bytes[range], medium_blocks(tokens));
     }
     // A list of messages grows at its end: what is in front of its closing bracket stays.

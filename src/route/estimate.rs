@@ -13,11 +13,18 @@ const UNKNOWN_OUTPUT_TOKENS: u64 = 256;
 /// A request that asks for more is not taken at its word: clients set generous caps and stop early.
 pub const BELIEVED_OUTPUT_TOKENS: u64 = 1024;
 
-/// Kinds of media.
-pub const KINDS: usize = 4;
-/// Tokens of an image, a sound, a film and a file until engines have counted some: an image of a
-/// megapixel in patches of 28 pixels, half a minute of sound, some dozens of frames, a few pages.
-const MEDIUM_TOKENS: [u32; KINDS] = [1024, 768, 4096, 4096];
+/// Images whose size in pixels is not known, sounds, films and files.
+const MAIN_KINDS: usize = 4;
+/// Sizes of images whose pixels are known: each is of twice as many as the one before it.
+const IMAGE_SIZES: usize = 11;
+/// Kinds of media that are counted apart: the main ones, and images by their size.
+pub const KINDS: usize = MAIN_KINDS + IMAGE_SIZES;
+/// Binary logarithm of the pixels of the smallest size: 128 by 128. The largest has 16 megapixels.
+const LEAST_SIZE: u32 = 14;
+/// Tokens of each kind until engines have counted some: an image of a megapixel in patches of 28
+/// pixels, half a minute of sound, some dozens of frames, a few pages; and images by their patches.
+const MEDIUM_TOKENS: [u32; KINDS] =
+    [1024, 768, 4096, 4096, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 16_384];
 /// The most tokens that are believed of one medium: a context window's worth.
 const MOST_MEDIUM_TOKENS: f64 = 1_048_576.0;
 /// Least weight of one observation in a mean.
@@ -31,7 +38,7 @@ const TEXT_RATIO_RANGE: f64 = 64.0;
 /// Media of one prompt, and their assumed lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaEstimate {
-    /// Number of images, sounds, films and files.
+    /// Number of each kind.
     pub counts: [u16; KINDS],
     /// Tokens of one of each kind.
     pub each: [u32; KINDS],
@@ -46,6 +53,12 @@ pub struct MediaEstimator {
     /// Tokens that engines count for each estimated token of text.
     text_ratio: f64,
     texts: f64,
+}
+
+/// Kind of an image of so many pixels.
+pub fn image_kind(pixels: u64) -> usize {
+    let size = pixels.max(1).ilog2().saturating_sub(LEAST_SIZE) as usize;
+    MAIN_KINDS + size.min(IMAGE_SIZES - 1)
 }
 
 /// Prompt tokens of `body_bytes` of text.
@@ -149,8 +162,24 @@ mod tests {
         assert_eq!(output_tokens(Some(1_000_000)), 1024);
     }
 
-    fn media(counts: [u16; KINDS], estimator: &MediaEstimator) -> MediaEstimate {
+    fn media(main: [u16; MAIN_KINDS], estimator: &MediaEstimator) -> MediaEstimate {
+        let mut counts = [0; KINDS];
+        counts[..MAIN_KINDS].copy_from_slice(&main);
         MediaEstimate { counts, each: estimator.each() }
+    }
+
+    #[test]
+    fn images_are_learned_by_their_size() {
+        let square = |side: u64| image_kind(side * side);
+        assert_eq!([0, 1, 127, 128, 181, 182, 1_024, 100_000].map(square), [4, 4, 4, 4, 4, 5, 10, 14]);
+        assert!((MAIN_KINDS..KINDS).contains(&image_kind(u64::MAX)));
+        let mut estimator = MediaEstimator::default();
+        let mut one = MediaEstimate::default();
+        one.counts[square(1_024)] = 1;
+        estimator.learn(100, &one, 500);
+        let mut expected = MEDIUM_TOKENS;
+        expected[square(1_024)] = 400;
+        assert_eq!(estimator.each(), expected);
     }
 
     #[test]
@@ -176,7 +205,7 @@ mod tests {
         for _ in 0..99 {
             assert!(estimator.learn(1_000, &mixed, 3).is_some());
         }
-        assert!(mixed.counts.iter().zip(estimator.each()).all(|(_, each)| each >= 1));
+        assert!(estimator.each().iter().all(|each| *each >= 1));
     }
 
     #[test]

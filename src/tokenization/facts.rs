@@ -87,7 +87,7 @@ impl EngineRules {
             EngineRules::Known(rules) => rules.topics,
             EngineRules::Newer(rules) => rules.topics.shared_with(seen.same),
         };
-        // Each model has a way of its own with images: no release says that it is as it is known here.
+        // Each model has a way of its own with images, of which no release tells.
         let unseen = Topics::NONE.with(Topic::Media).without(seen.same);
         Rules { topics: topics.without(seen.different).without(unseen), ..self.compared() }
     }

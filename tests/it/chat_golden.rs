@@ -184,7 +184,6 @@ fn a_fleet_of_both_releases_is_exact_where_they_agree() {
 fn told(body: &Value) -> Value {
     let mut body = body.clone();
     if body["tool_choice"] == "none" {
-        assert_eq!(PromptSource::read(Api::Chat, &object(&body)).err(), Some(Reason::Constraint));
         body.as_object_mut().unwrap().remove("tool_choice");
     }
     body

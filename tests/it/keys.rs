@@ -132,14 +132,31 @@ fn texts_and_chats_are_tokenised_by_the_models_files() {
 }
 
 #[test]
+fn a_chat_with_an_image_is_listed_up_to_it_and_is_a_failure() {
+    let more = hashing("2", "hash.version=0.32.0");
+    let chat = r#"[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x/a.png"}}]}]"#;
+    let model = model::directory("qwen3");
+    let more = [&more[..], &["--model-path", model.path().to_str().unwrap()]].concat();
+    let (code, out, _) = keys(&["--messages", chat], &more);
+    let lines: Vec<&str> = out.lines().collect();
+    let known = lines[0].strip_prefix("tokens after the first ").unwrap();
+    let (count, reason) = known.split_once(" unknown: ").unwrap();
+    assert_eq!((code, reason), (1, "media"), "{out}");
+    let count: usize = count.parse().unwrap();
+    assert!(lines[1].starts_with(&format!("first tokens {count}: ")), "{out}");
+    let blocks = lines.iter().filter(|line| line.starts_with("block ")).count();
+    assert!(blocks > 2 && blocks == count / 2, "no block that reaches beyond them: {out}");
+}
+
+#[test]
 fn a_prompt_that_can_not_be_known_is_a_failure_with_its_reason() {
     let more = hashing("16", "hash.version=0.32.0");
-    let image = r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x/a.png"}}]}]"#;
+    let file = r#"[{"role":"user","content":[{"type":"file","file":{"file_id":"f"}}]}]"#;
     let model = model::directory("qwen3");
     let files = ["--model-path", model.path().to_str().unwrap()];
     for (arguments, files, reason) in [
         (["--prompt", "a"], &[][..], "no_tokenizer"),
-        (["--messages", image], &files, "media"),
+        (["--messages", file], &files, "media"),
         (["--messages", r#"{"prompt":"a","suffix":"b"}"#], &files, "shape"),
     ] {
         let more = [&more[..], files].concat();

@@ -63,9 +63,10 @@ async fn prefiller(spec: EngineSpec) -> Engine {
     start(spec, Role::Prefill, anywhere()).await
 }
 
-/// A decoder is not asked for tokens.
+/// A decoder is not asked for tokens. Its own number of them is another one than the model's, and
+/// legs may be sent text or ids: one of its blocks has room for either, whatever its prefiller has.
 async fn decoder() -> Engine {
-    start(fast(), Role::Decode, anywhere()).await
+    start(EngineSpec { block_tokens: 64, ..fast() }, Role::Decode, anywhere()).await
 }
 
 /// The flags of a gateway that tokenises, beside its engines.

@@ -110,10 +110,10 @@ impl Listing {
         self.exactness == Exactness::Exact
     }
 
-    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason) for which not all
-    /// tokens are known, or null), `tokens`, `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one
-    /// behind the last), `hash` (hex), `event` (the number in vLLM's KV events; of other schemes
-    /// just the last 8 bytes) and `keys`. When inexact, tokens and blocks are empty.
+    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason) for which not
+    /// all tokens are known, or null), `tokens` (all, the first ones, or none), `block_tokens`, and
+    /// `blocks`, each with `index`, `start_token`, `end_token` (one behind the last), `hash` (hex),
+    /// `event` (the number in vLLM's KV events; of other schemes just the last 8 bytes) and `keys`.
     #[must_use]
     pub fn json(&self) -> Value {
         let block = |(index, block): (usize, &Block)| {
@@ -172,7 +172,8 @@ impl fmt::Display for Listing {
         match (self.exactness, self.reason()) {
             (Exactness::Inexact(_), Some(reason)) => return writeln!(f, "tokens unknown: {reason}"),
             (_, Some(reason)) => {
-                write!(f, "first tokens, the rest is unknown ({reason}), {}:", self.tokens.len())?
+                writeln!(f, "tokens after the first {} unknown: {reason}", self.tokens.len())?;
+                write!(f, "first tokens {}:", self.tokens.len())?;
             }
             (_, None) => write!(f, "tokens {}:", self.tokens.len())?,
         }

@@ -14,7 +14,8 @@ const PAD: u32 = 7;
 /// Tokens of each prompt with images after its beginning.
 const IMAGE_TOKENS: usize = 64;
 
-/// What an engine makes of the known beginning of a prompt with images; `None` refuses it.
+/// The tokens that an engine makes of a prompt with images, from those before the first; `None`
+/// refuses it.
 type WithImages = fn(Vec<u32>) -> Option<Vec<u32>>;
 
 /// Engines of a model for images put their tokens in place of what the template writes.
