@@ -151,6 +151,10 @@ real-memcache:
 real-send-ids:
     tests/real/send_ids.sh
 
+# Prompts of chats, Messages and Responses against vLLM's render server
+real-prompts:
+    tests/real/prompts.sh
+
 # Tokenizers of every form against the libraries that made the forms
 real-tokenizers:
     tests/real/tokenizer_forms.sh

@@ -24,6 +24,9 @@ pub struct KeysArgs {
     /// A conversation as JSON, a list of messages or a whole request, or @FILE
     #[arg(long, value_name = "JSON", help_heading = "Prompt")]
     pub messages: Option<String>,
+    /// Path that a whole request is sent to, as /v1/messages; without it the body tells
+    #[arg(long, value_name = "PATH", help_heading = "Prompt", requires = "messages")]
+    pub path: Option<String>,
     /// A prompt as token ids, as in 1,2,3, or @FILE
     #[arg(long, value_name = "IDS", allow_negative_numbers = true, help_heading = "Prompt")]
     pub tokens: Option<String>,

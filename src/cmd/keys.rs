@@ -65,6 +65,12 @@ pub enum KeysError {
         /// Fault of its value.
         why: String,
     },
+    /// A path that is none of an API.
+    #[error("--path {path}: expected one of {}", Api::ALL.map(Api::path).join(", "))]
+    Path {
+        /// Path that was given.
+        path: String,
+    },
     /// A request that can't be read.
     #[error("--messages: {0}")]
     Body(#[from] JsonError),
@@ -260,10 +266,11 @@ fn request(args: &KeysArgs) -> Result<Request, KeysError> {
         (Some(text), None, None) => (Api::Completions, json!({"prompt": given("--prompt", text)?})),
         (None, Some(text), None) => {
             let text = given("--messages", text)?;
+            let api = args.path.as_deref().map(at_path).transpose()?;
             match parse("--messages", &text)? {
                 messages @ Value::Array(_) => (Api::Chat, json!({"messages": messages})),
                 // The client's own bytes count, not what a parser makes of them.
-                Value::Object(_) => return whole(text),
+                Value::Object(_) => return whole(text, api),
                 _ => return Err(wrong("--messages", "expected a list of messages, or a whole request")),
             }
         }
@@ -283,10 +290,13 @@ fn request(args: &KeysArgs) -> Result<Request, KeysError> {
     Ok(Request { api, body: scan(body.to_string())? })
 }
 
-fn whole(text: String) -> Result<Request, KeysError> {
+fn whole(text: String, api: Option<Api>) -> Result<Request, KeysError> {
     let body = scan(text)?;
-    let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
-    Ok(Request { api, body })
+    Ok(Request { api: api.unwrap_or_else(|| Api::of_body(&body)), body })
+}
+
+fn at_path(path: &str) -> Result<Api, KeysError> {
+    Api::at(path).ok_or_else(|| KeysError::Path { path: path.to_owned() })
 }
 
 fn scan(text: String) -> Result<Object, KeysError> {

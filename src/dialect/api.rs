@@ -35,6 +35,9 @@ pub struct UsageNames {
     pub created: &'static str,
 }
 
+/// Members of the Messages API that a chat does not have.
+const MESSAGES_ALONE: [&str; 3] = ["system", "stop_sequences", "output_config"];
+
 impl Api {
     /// All of them, for tables.
     pub const ALL: [Api; 5] = [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Generate];
@@ -47,6 +50,41 @@ impl Api {
             Api::Responses => "responses",
             Api::Messages => "messages",
             Api::Generate => "generate",
+        }
+    }
+
+    /// Path of its route.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Api::Chat => "/v1/chat/completions",
+            Api::Completions => "/v1/completions",
+            Api::Responses => "/v1/responses",
+            Api::Messages => "/v1/messages",
+            Api::Generate => "/inference/v1/generate",
+        }
+    }
+
+    /// The API of this path.
+    pub fn at(path: &str) -> Option<Api> {
+        Api::ALL.into_iter().find(|api| api.path() == path)
+    }
+
+    /// The API that a body is most likely for, where no path says so. A chat and a request of the
+    /// Messages API are told apart by members that only the latter has.
+    pub fn of_body(body: &Object) -> Api {
+        let has_schema = || {
+            let tool = body.get("tools").and_then(|tools| tools.first_element()?.object().ok());
+            tool.is_some_and(|tool| tool.contains("input_schema"))
+        };
+        let of_messages = |key: &&str| body.contains(key);
+        if body.contains("messages") {
+            let is = MESSAGES_ALONE.iter().any(of_messages) || has_schema();
+            return if is { Api::Messages } else { Api::Chat };
+        }
+        match (body.contains("input"), body.contains("token_ids")) {
+            (true, _) => Api::Responses,
+            (_, true) => Api::Generate,
+            _ => Api::Completions,
         }
     }
 
@@ -186,7 +224,10 @@ impl Api {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::codec::json::ScanLimits;
     use crate::error::Kind;
 
     #[test]
@@ -218,6 +259,30 @@ mod tests {
             assert_eq!(code, "decode_failed");
             assert!(json.pointer("/error/message").is_some(), "SDKs raise for the nested error: {event}");
             assert_eq!(json.get("sequence_number").is_some_and(|n| n == 3), api == Api::Responses);
+        }
+    }
+
+    #[test]
+    fn the_api_is_known_by_its_path_or_by_the_body() {
+        for api in Api::ALL {
+            assert_eq!(Api::at(api.path()), Some(api));
+        }
+        assert_eq!(Api::at("/v1/messages/count_tokens"), None);
+        for (api, body) in [
+            (Api::Completions, r#"{"prompt":"a"}"#),
+            (Api::Generate, r#"{"token_ids":[1]}"#),
+            (Api::Responses, r#"{"input":"a"}"#),
+            (
+                Api::Chat,
+                r#"{"messages":[],"tools":[{"type":"function","function":{"name":"f"}}],"stop":["a"]}"#,
+            ),
+            (Api::Chat, r#"{"messages":[],"tools":5,"thinking":{"type":"enabled"}}"#),
+            (Api::Messages, r#"{"messages":[],"max_tokens":5,"system":"a"}"#),
+            (Api::Messages, r#"{"messages":[],"tools":[{"name":"f","input_schema":{}}]}"#),
+            (Api::Messages, r#"{"messages":[],"stop_sequences":[]}"#),
+        ] {
+            let body = Object::scan(Bytes::from_static(body.as_bytes()), ScanLimits::default()).unwrap();
+            assert_eq!(Api::of_body(&body), api);
         }
     }
 }

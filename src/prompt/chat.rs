@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::convert::Origin;
 use super::jinja::OWN_VARIABLES;
 use super::media::MediaForm;
 use super::rules::EffortMap;
@@ -35,6 +36,8 @@ pub struct Chat {
     pub(super) media: MediaForm,
     /// Size of the conversation's text, from which the rendering's limits follow.
     pub(super) source_bytes: usize,
+    /// Request that it was made of.
+    pub(super) origin: Origin,
 }
 
 /// The client's `reasoning_effort`, and what becomes of the template's variables without it.
@@ -82,7 +85,16 @@ impl Chat {
         let messages = present(body, "messages").ok_or(Reason::Shape)?;
         let source_bytes = body.bytes().len();
         let Value::Array(messages) = json::parse(messages.raw())? else { return Err(Reason::Shape) };
-        let tools = tools(body)?;
+        Self::assemble(body, messages, tools(body)?, source_bytes)
+    }
+
+    /// The chat of these messages and tools, and the other members of `body`.
+    pub(super) fn assemble(
+        body: &Object,
+        messages: Vec<Value>,
+        tools: Option<Vec<Value>>,
+        source_bytes: usize,
+    ) -> Result<Self, Reason> {
         let topics = Topics::of(body, &messages, tools.as_deref().unwrap_or_default());
         let tools =
             tools.map(|tools| tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()).transpose()?;
@@ -105,6 +117,7 @@ impl Chat {
             add_special_tokens: flag(body, "add_special_tokens", false)?,
             media: MediaForm::Unknown,
             source_bytes,
+            origin: Origin::Chat,
         };
         if chat.messages.is_empty() || (chat.continue_final_message && chat.add_generation_prompt) {
             return Err(Reason::Shape);
@@ -129,13 +142,20 @@ impl Chat {
 
     /// Tells the template what the map has in place of the effort that was asked for.
     pub fn map_effort(&mut self, map: &EffortMap) {
-        let (Some(to), Some(effort)) = (self.mapped(map), &mut self.effort) else { return };
-        effort.asked.clone_from(&to);
+        if let Some(to) = self.mapped(map) {
+            self.replace_effort(&to);
+        }
+    }
+
+    /// Tells the template this effort in place of the one that was asked for.
+    pub(super) fn replace_effort(&mut self, to: &str) {
+        let Some(effort) = &mut self.effort else { return };
+        to.clone_into(&mut effort.asked);
         if effort.decides_thinking {
             self.kwargs.insert("enable_thinking".to_owned(), Value::Bool(to != "none"));
         }
         // "auto" counts as not given, and leaves the client's own.
-        let told = if to == "auto" { effort.own.clone() } else { Some(Value::String(to)) };
+        let told = if to == "auto" { effort.own.clone() } else { Some(Value::from(to)) };
         match told {
             Some(told) => drop(self.kwargs.insert("reasoning_effort".to_owned(), told)),
             None => drop(self.kwargs.shift_remove("reasoning_effort")),

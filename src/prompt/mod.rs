@@ -10,6 +10,7 @@ mod allowance;
 mod cache;
 mod chat;
 mod continued;
+mod convert;
 mod detect;
 mod encoding;
 mod exactness;
@@ -44,6 +45,7 @@ use crate::dialect::Api;
 pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
+pub use convert::{OpenChoices, Origin};
 pub use encoding::{ChatEncoding, ChatForm, MistralVersion};
 pub use exactness::{Exactness, Prompt};
 pub use renderer::{ChatRenderer, Moment, Piece, Rendered, ShownBy};
@@ -65,7 +67,8 @@ pub const MAX_TEXT_BYTES: usize = 64 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The API's prompt is built inside the engine (responses, messages).
+    /// A part of the prompt that the engine alone has (an earlier response that it keeps), or a
+    /// request that its `/tokenize` does not take (responses, messages).
     Api,
     /// Images, audio, video or files.
     Media,
@@ -352,6 +355,7 @@ impl Prompter {
             ToolsForm::Other => {}
         }
         chat.complete(&self.defaults);
+        self.settle(&mut chat, context)?;
         match chat.may_lack_tools {
             true => self.with_or_without_tools(&chat, context),
             false => self.complete_chat(chat, context),
@@ -409,7 +413,7 @@ impl Prompter {
         if text.len() > MAX_TEXT_BYTES {
             return Err(Reason::TooLong);
         }
-        if !add_special_tokens {
+        if !add_special_tokens || adds_none(tokenizer) {
             return self.cache.encode(tokenizer, text).map_err(|_| Reason::Tokenizer);
         }
         let mut tokens = Vec::new();
@@ -439,6 +443,12 @@ impl Prompter {
         }
         Ok(tokens.into())
     }
+}
+
+/// True if the tokenizer has no marks of its own to put around a text.
+fn adds_none(tokenizer: &dyn Tokenize) -> bool {
+    let mut tokens = Vec::new();
+    tokenizer.encode_into("", true, &mut tokens).is_ok() && tokens.is_empty()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::template::ContentFormat;
 
 /// A system line that changes with every request, which the engine drops for its prefix cache's
 /// sake.
-const BILLING_HEADER: &str = "x-anthropic-billing-header";
+pub(super) const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// Members of a text part that the template does not get to see.
 const KNOWN_FIELDS: [&str; 18] = [

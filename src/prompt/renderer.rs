@@ -66,6 +66,10 @@ pub trait ChatRenderer: Send + Sync {
 
     /// True if engines of every edition render a chat alike.
     fn is_of_every_edition(&self) -> bool;
+
+    /// True if engines take the template for one that refuses system messages after others; `None`
+    /// if that is not known.
+    fn refuses_inline_system(&self) -> Option<bool>;
 }
 
 /// Pieces as one text.

@@ -7,7 +7,7 @@
 //! and 0.33; and 0.11, 0.13, 0.18 and 0.20, which treat reasoning in three other ways.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::topics::{Topic, Topics};
 
@@ -73,15 +73,15 @@ impl Rules {
 
 /// The rules that all engines share, as far as is known at the moment.
 #[derive(Debug)]
-pub struct SharedRules(AtomicU32);
+pub struct SharedRules(AtomicU64);
 
 /// Place of the editions above the topics.
-const EDITIONS_AT: u32 = 16;
+const EDITIONS_AT: u32 = 32;
 
 impl SharedRules {
     /// These, until more is known.
     pub fn new(rules: Rules) -> Self {
-        Self(AtomicU32::new(packed(rules)))
+        Self(AtomicU64::new(packed(rules)))
     }
 
     /// These from now on.
@@ -97,16 +97,16 @@ impl SharedRules {
             1 => Editions::One(Edition::Of33),
             _ => Editions::Both,
         };
-        Rules { topics: Topics::from_bits((bits & 0xffff) as u16), editions }
+        Rules { topics: Topics::from_bits(bits as u32), editions }
     }
 }
 
-fn packed(rules: Rules) -> u32 {
+fn packed(rules: Rules) -> u64 {
     let editions = match rules.editions {
-        Editions::One(edition) => edition as u32,
+        Editions::One(edition) => edition as u64,
         Editions::Both => 2,
     };
-    u32::from(rules.topics.bits()) | editions << EDITIONS_AT
+    u64::from(rules.topics.bits()) | editions << EDITIONS_AT
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::Reason;
 use super::chat::Chat;
+use super::{Reason, convert};
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
 
@@ -29,7 +29,8 @@ pub enum PromptSource {
 
 impl PromptSource {
     /// Reads the members of vLLM 0.32's request types (`ChatCompletionRequest`,
-    /// `CompletionRequest`, `GenerateRequest`) that decide on the prompt.
+    /// `CompletionRequest`, `GenerateRequest`, `AnthropicMessagesRequest`, `ResponsesRequest`) that
+    /// decide on the prompt.
     ///
     /// # Errors
     /// The [`Reason`] that makes the prompt unknowable here; a body that the engine will refuse is
@@ -39,7 +40,9 @@ impl PromptSource {
             Api::Chat => Chat::read(body).map(|chat| Self::Messages(Box::new(chat))),
             Api::Completions => completion(body),
             Api::Generate => generate(body),
-            Api::Responses | Api::Messages => Err(Reason::Api),
+            Api::Responses | Api::Messages => {
+                convert::read(api, body).map(|chat| Self::Messages(Box::new(chat)))
+            }
         }
     }
 }

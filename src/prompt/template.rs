@@ -12,6 +12,7 @@ use super::Reason;
 use super::allowance::{ALLOWANCE, Allowance, Stop};
 use super::chat::Chat;
 use super::continued::{cut_at_tag, tag_final_message};
+use super::convert::{Origin, names_first, refuses_inline_system};
 use super::detect::{content_format, unknown_construct};
 use super::jinja::{NoDate, TODAY, TemplateException, environment, syntax_config, with_generation_tags};
 use super::kept::with_paid_variables;
@@ -90,6 +91,7 @@ struct Source {
     developer: bool,
     /// True if `content` occurs at all, without which transformers continues no message.
     content: bool,
+    refuses_inline_system: Option<bool>,
 }
 
 impl Source {
@@ -168,6 +170,7 @@ impl ChatTemplate {
             formats: format.map_or(detected, |format| [format; 2]),
             developer: text.contains("\"developer\"") || text.contains("'developer'"),
             content: text.contains("content"),
+            refuses_inline_system: refuses_inline_system(source),
         });
         let text = with_paid_variables(&text).map_err(syntax)?;
         self.environment.add_template_owned(name, text).map_err(syntax)
@@ -198,6 +201,9 @@ impl ChatTemplate {
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));
         let source = tool_use.or_else(|| named(DEFAULT)).ok_or(Reason::NoTemplate)?;
         let mut messages = conversation(chat.messages, source.format(edition), chat.media)?;
+        if chat.origin == Origin::Responses {
+            names_first(&mut messages);
+        }
         if !source.developer && messages.iter().any(|m| m.get("role").is_some_and(|role| role == "developer"))
         {
             messages = developers_to_system(messages);
@@ -263,6 +269,11 @@ impl ChatRenderer for ChatTemplate {
 
     fn is_of_every_edition(&self) -> bool {
         self.sources.iter().all(|source| source.format(Edition::Of32) == source.format(Edition::Of33))
+    }
+
+    fn refuses_inline_system(&self) -> Option<bool> {
+        let mut of_sources = self.sources.iter().map(|source| source.refuses_inline_system);
+        of_sources.try_fold(false, |found, refuses| Some(found || refuses?))
     }
 }
 

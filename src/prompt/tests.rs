@@ -85,8 +85,14 @@ fn prompts_are_read_from_where_each_api_has_them() {
         (Api::Completions, r#"{"prompt":[97],"suffix":null}"#, Ok("a")),
         (Api::Generate, r#"{"token_ids":[97]}"#, Ok("a")),
         (Api::Generate, r#"{"token_ids":[97],"features":{}}"#, Err(Reason::Media)),
-        (Api::Responses, r#"{"input":"a"}"#, Err(Reason::Api)),
-        (Api::Messages, r#"{"messages":[]}"#, Err(Reason::Api)),
+        (Api::Responses, r#"{"input":"a"}"#, Ok("\u{1}<|im_start|>user\na<|im_end|>\n")),
+        (Api::Responses, r#"{"input":"a","previous_response_id":"r"}"#, Err(Reason::Api)),
+        (
+            Api::Messages,
+            r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]}"#,
+            Ok("<|im_start|>user\na<|im_end|>\n"),
+        ),
+        (Api::Messages, r#"{"messages":[]}"#, Err(Reason::Shape)),
     ] {
         assert_eq!(ask(&prompter, api, body).as_deref(), expect.as_ref().copied(), "{body}");
     }

@@ -39,17 +39,21 @@ pub enum Topic {
     Unset,
     /// Any chat of a model whose chats engines render by code.
     Encoding,
+    /// A request of the Messages API.
+    Messages,
+    /// One of the Responses API.
+    Responses,
     /// Images and the like, up to the first of which the prompt is known.
     Media,
 }
 
 /// A set of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Topics(u16);
+pub struct Topics(u32);
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Topic; 14] = [
+    pub const ALL: [Topic; 16] = [
         Topic::Reasoning,
         Topic::OlderReasoning,
         Topic::Effort,
@@ -63,6 +67,8 @@ impl Topic {
         Topic::Billing,
         Topic::Unset,
         Topic::Encoding,
+        Topic::Messages,
+        Topic::Responses,
         Topic::Media,
     ];
 
@@ -82,14 +88,20 @@ impl Topic {
             Topic::Billing => "billing_header",
             Topic::Unset => "unset_variables",
             Topic::Encoding => "encoding",
+            Topic::Messages => "messages",
+            Topic::Responses => "responses",
             Topic::Media => "media",
         }
     }
 
-    /// True if `/tokenize` is asked about it as the chat endpoint is. The others the chat endpoint
-    /// turns into something else before, and the question says that something.
+    /// True if `/tokenize` is asked about it as the chat endpoint is. The others that endpoint turns
+    /// into something else before, and the question says that something; or it takes no such
+    /// request.
     pub fn is_shown_by_tokenize(self) -> bool {
-        !matches!(self, Topic::OlderReasoning | Topic::Effort | Topic::Documents)
+        !matches!(
+            self,
+            Topic::OlderReasoning | Topic::Effort | Topic::Documents | Topic::Messages | Topic::Responses
+        )
     }
 }
 
@@ -99,11 +111,11 @@ impl Topics {
     /// All of them.
     pub const ALL: Topics = Topics((1 << Topic::ALL.len()) - 1);
 
-    pub(super) const fn from_bits(bits: u16) -> Self {
+    pub(super) const fn from_bits(bits: u32) -> Self {
         Self(bits & Self::ALL.0)
     }
 
-    pub(super) const fn bits(self) -> u16 {
+    pub(super) const fn bits(self) -> u32 {
         self.0
     }
 

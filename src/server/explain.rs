@@ -6,8 +6,10 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use http::{Response, StatusCode};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
+use crate::codec::json::Object;
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::relay::account::rounded_ms;
@@ -38,7 +40,8 @@ pub(super) async fn of_request(
     reply::json(StatusCode::OK, json!({"id": id, "placements": placements}).to_string())
 }
 
-/// `POST /debug/route`: where this body would go now. Nothing is sent to an engine's queue.
+/// `POST /debug/route`: where this body would go now, on the path of `?path=`. Nothing is sent to an
+/// engine's queue.
 pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     if let Some(refusal) = instances::refusal(request.extensions()) {
         return refusal;
@@ -54,7 +57,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let (head, body) = request.into_parts();
     let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
     let body = gateway.scan(body)?;
-    let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
+    let api = api(target.query().unwrap_or_default(), &body)?;
     let mut shape = Shape::read(api, &body);
     let fleet = match gateway.fleets().single() {
         Some(only) => only.clone(),
@@ -89,6 +92,18 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         "waiting": relay.fleet.scheduler().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
     }))
+}
+
+/// The API of the path that the query names, or that the body is most likely for.
+fn api(query: &str, body: &Object) -> Result<Api, Error> {
+    let Some(path) = query.split('&').find_map(|pair| pair.strip_prefix("path=")) else {
+        return Ok(Api::of_body(body));
+    };
+    let path = percent_decode_str(path).decode_utf8_lossy();
+    Api::at(&path).ok_or_else(|| {
+        let paths = Api::ALL.map(Api::path).join(", ");
+        Error::new(Kind::InvalidField, format!("expected one of {paths}")).param("path")
+    })
 }
 
 fn record(record: &DecisionRecord) -> Value {

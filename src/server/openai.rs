@@ -57,11 +57,11 @@ impl Route {
 
 /// Place where they are.
 pub(super) const ROUTES: [(&str, Route); 6] = [
-    ("/v1/chat/completions", Route::Of(Api::Chat)),
-    ("/v1/completions", Route::Of(Api::Completions)),
-    ("/v1/responses", Route::Of(Api::Responses)),
-    ("/v1/messages", Route::Of(Api::Messages)),
-    ("/inference/v1/generate", Route::Of(Api::Generate)),
+    (Api::Chat.path(), Route::Of(Api::Chat)),
+    (Api::Completions.path(), Route::Of(Api::Completions)),
+    (Api::Responses.path(), Route::Of(Api::Responses)),
+    (Api::Messages.path(), Route::Of(Api::Messages)),
+    (Api::Generate.path(), Route::Of(Api::Generate)),
     ("/invocations", Route::ByBody),
 ];
 

@@ -8,6 +8,7 @@ use reqwest::{Client, RequestBuilder};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 
 /// Good for [`Asker::answer_bytes`]: some eight million token ids.
@@ -15,12 +16,6 @@ pub const ANSWER_BYTES: usize = 64 << 20;
 
 /// Good for [`Asker::time`]: beyond it an engine is not slow but stuck.
 pub const ASK_TIME: Duration = Duration::from_secs(10);
-
-/// Route that tells a chat's tokens.
-const RENDER: &str = "/v1/chat/completions/render";
-
-/// The chat endpoint.
-const CHAT: &str = "/v1/chat/completions";
 
 /// Asks engines to tokenise.
 #[derive(Clone, Debug)]
@@ -62,17 +57,18 @@ impl Asker {
         self.post(engine, "/tokenize", body).await.map(|answer: Answer| answer.tokens)
     }
 
-    /// The tokens that the chat endpoint makes of a body, from the route `/render` beside it, which
+    /// The tokens that an API's endpoint makes of a body, from the route `/render` beside it, which
     /// generates nothing. Engines have it from 0.32 on, if not before.
     ///
     /// # Errors
     /// An [`AskError`] says what failed.
-    pub async fn render(&self, engine: &Endpoint, body: Bytes) -> Result<Vec<u32>, AskError> {
+    pub async fn render(&self, engine: &Endpoint, api: Api, body: Bytes) -> Result<Vec<u32>, AskError> {
         #[derive(Deserialize)]
         struct Answer {
             token_ids: Vec<u32>,
         }
-        self.post(engine, RENDER, body).await.map(|answer: Answer| answer.token_ids)
+        let path = format!("{}/render", api.path());
+        self.post(engine, &path, body).await.map(|answer: Answer| answer.token_ids)
     }
 
     /// The prompt tokens that a chat's answer reports. It is a chat that is answered.
@@ -88,7 +84,7 @@ impl Asker {
         struct Counts {
             prompt_tokens: u64,
         }
-        self.post(engine, CHAT, body).await.map(|answer: Answer| answer.usage.prompt_tokens)
+        self.post(engine, Api::Chat.path(), body).await.map(|answer: Answer| answer.usage.prompt_tokens)
     }
 
     async fn post<A: DeserializeOwned>(

@@ -248,7 +248,7 @@ async fn run(
             Ok(Step::Different(found)) => {
                 parity.compared += 1;
                 parity.verdict =
-                    Verdict::Different(Difference { canary: name, is_chat: api == Api::Chat, found });
+                    Verdict::Different(Difference { canary: name, is_chat: api != Api::Completions, found });
                 return;
             }
             Err(why) => {
@@ -286,7 +286,7 @@ async fn run_routes(
         let topics = chat(api, &body).as_deref().map_or(Topics::NONE, Chat::needs);
         let question = tokenize_request_under(api, &body, rules, efforts);
         let (false, Ok(TokenizeRequest::Ask(question))) = (topics.is_empty(), question) else { continue };
-        match (asker.render(engine, body.bytes().clone()).await, asker.ask(engine, question).await) {
+        match (asker.render(engine, api, body.bytes().clone()).await, asker.ask(engine, question).await) {
             (Ok(rendered), Ok(tokens)) if rendered == tokens => seen.same = seen.same.or(topics),
             (Ok(_), Ok(_)) => seen.different = seen.different.or(topics),
             (Err(error @ AskError::Unreachable(_)), _) | (_, Err(error @ AskError::Unreachable(_))) => {
@@ -309,10 +309,9 @@ fn chat(api: Api, body: &Object) -> Option<Box<Chat>> {
 
 /// Questions about one request, the first of which an engine may not know.
 struct Questions {
-    /// Body for `/render`.
-    render: Option<Bytes>,
-    /// True if the other route's answer would show nothing.
-    render_only: bool,
+    /// Body for the `/render` of an API.
+    render: Option<(Api, Bytes)>,
+    /// An error if the other route's answer would show nothing.
     tokenize: Result<TokenizeRequest, Reason>,
     /// It brings an image, which engines of models for text refuse.
     has_media: bool,
@@ -359,9 +358,11 @@ fn questions(api: Api, body: &Object, efforts: &EffortMap, hidden: Hidden, rules
         false => tokenize_request_under(api, body, rules, efforts),
     };
     Questions {
-        render: is_hidden.then(|| body.bytes().clone()),
-        render_only: shown_by == ShownBy::Render,
-        tokenize,
+        render: is_hidden.then(|| (api, body.bytes().clone())),
+        tokenize: match shown_by {
+            ShownBy::Render => Err(Reason::Release),
+            ShownBy::Tokenize | ShownBy::Either => tokenize,
+        },
         has_media,
     }
 }
@@ -377,12 +378,11 @@ struct EngineAnswer {
 async fn answer(
     asker: &Asker,
     engine: &Endpoint,
-    render: Option<Bytes>,
-    render_only: bool,
-    body: Bytes,
+    render: Option<(Api, Bytes)>,
+    tokenize: Option<Bytes>,
 ) -> Option<EngineAnswer> {
-    if let Some(render) = render {
-        let tokens = asker.render(engine, render).await;
+    if let Some((api, render)) = render {
+        let tokens = asker.render(engine, api, render).await;
         let is_answer = match &tokens {
             Ok(_) => true,
             Err(AskError::Refused(status)) => JUDGEMENTS.contains(status),
@@ -392,9 +392,7 @@ async fn answer(
             return Some(EngineAnswer { tokens, shown: Topics::ALL });
         }
     }
-    if render_only {
-        return None;
-    }
+    let body = tokenize?;
     let shown = Topic::ALL.into_iter().filter(|topic| topic.is_shown_by_tokenize());
     let shown = shown.fold(Topics::NONE, Topics::with);
     Some(EngineAnswer { tokens: asker.ask(engine, body).await, shown })
@@ -406,13 +404,14 @@ async fn step(
     ours: Result<Ours<'_>, Reason>,
     questions: Questions,
 ) -> Result<Step, AskError> {
-    let body = match (ours, questions.tokenize) {
+    let tokenize = match (ours, questions.tokenize) {
         (Err(reason), _) if reason != Reason::Rejected => return Ok(Step::Skipped(reason)),
-        (_, Err(reason)) => return Ok(Step::Skipped(reason)),
+        (_, Err(reason)) if questions.render.is_none() => return Ok(Step::Skipped(reason)),
         (_, Ok(TokenizeRequest::Known(_))) => return Ok(Step::Same { shown: Topics::NONE }),
-        (_, Ok(TokenizeRequest::Ask(body))) => body,
+        (_, Ok(TokenizeRequest::Ask(body))) => Some(body),
+        (_, Err(_)) => None,
     };
-    let answer = answer(asker, engine, questions.render, questions.render_only, body).await;
+    let answer = answer(asker, engine, questions.render, tokenize).await;
     let Some(EngineAnswer { tokens, shown }) = answer else { return Ok(Step::Skipped(Reason::Release)) };
     let same = Step::Same { shown };
     match (ours, tokens) {

@@ -206,7 +206,8 @@ impl Prompts {
     /// The prompt of a request; `engine` is asked where engines tokenise.
     pub async fn prompt(&self, api: Api, body: &Object, engine: Option<Endpoint>) -> Prompt {
         let is_followed = self.local().is_some_and(|prompter| !prompter.needs().is_empty());
-        if api == Api::Chat && self.encoder.load(Ordering::Relaxed) && !is_followed {
+        let is_chat = !matches!(api, Api::Completions | Api::Generate);
+        if is_chat && self.encoder.load(Ordering::Relaxed) && !is_followed {
             return unknown(Reason::Encoder);
         }
         let is_proven = self.trust_in(api) == Trust::Proven;

@@ -50,6 +50,10 @@ pub(super) fn tokenize_request_under(
     rules: Rules,
     efforts: &EffortMap,
 ) -> Result<TokenizeRequest, Reason> {
+    // It takes chats and completions.
+    if matches!(api, Api::Responses | Api::Messages) {
+        return Err(Reason::Api);
+    }
     let source = PromptSource::read(api, body)?;
     match (most_tokens(body)?, &source) {
         (None, _) => {}

@@ -13,6 +13,7 @@ mod broken_answers;
 mod chaos;
 mod chat_golden;
 mod command;
+mod converted_golden;
 mod demo;
 mod dialects;
 mod documents;

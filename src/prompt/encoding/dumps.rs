@@ -1,4 +1,4 @@
-//! `json.dumps(value, ensure_ascii=False)` of a request's JSON.
+//! `json.dumps` of a request's JSON.
 
 use std::io;
 
@@ -31,15 +31,35 @@ impl Formatter for Python {
     }
 }
 
-/// The text of `value`.
+/// The text of `value` by `json.dumps(value, ensure_ascii=False)`.
 ///
 /// # Errors
 /// [`Reason::Json`] for a number that Python spells otherwise.
-pub(super) fn dumps(value: &Value) -> Result<String, Reason> {
+pub(in crate::prompt) fn dumps(value: &Value) -> Result<String, Reason> {
     let mut out = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut out, Python);
     value.serialize(&mut serializer).map_err(|_| Reason::Json)?;
     String::from_utf8(out).map_err(|_| Reason::Json)
+}
+
+/// The text of `value` by `json.dumps(value)`, which escapes what is not printable ASCII.
+///
+/// # Errors
+/// [`Reason::Json`] for a number that Python spells otherwise.
+pub(in crate::prompt) fn dumps_ascii(value: &Value) -> Result<String, Reason> {
+    let text = dumps(value)?;
+    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return Ok(text);
+    }
+    let mut out = String::with_capacity(text.len() + text.len() / 4);
+    for c in text.chars() {
+        match c {
+            ' '..='~' => out.push(c),
+            // Such characters stand in strings alone.
+            _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -54,5 +74,8 @@ mod tests {
         let expect = "{\"a\": [1, -2, 1.5, 100.0, true, null, {}], \"é\\\"\\u0001\u{7f}\u{2028}\": \"/\\n\"}";
         assert_eq!(dumps(&value).as_deref(), Ok(expect));
         assert_eq!(dumps(&serde_json::json!(1e300)), Err(Reason::Json));
+        let expect = r#"{"a": [1, -2, 1.5, 100.0, true, null, {}], "\u00e9\"\u0001\u007f\u2028": "/\n"}"#;
+        assert_eq!(dumps_ascii(&value).as_deref(), Ok(expect));
+        assert_eq!(dumps_ascii(&serde_json::json!("😀")).as_deref(), Ok(r#""\ud83d\ude00""#));
     }
 }

@@ -20,10 +20,12 @@ mod typescript;
 
 use serde_json::Value;
 
+pub(super) use dumps::{dumps, dumps_ascii};
 pub use mistral::MistralVersion;
 
 use super::Reason;
 use super::chat::Chat;
+use super::convert::Origin;
 use super::renderer::{ChatRenderer, Moment, Rendered, ShownBy};
 use super::rules::{Edition, Editions};
 use super::topics::{Topic, Topics};
@@ -84,6 +86,10 @@ impl ChatForm {
 
 impl ChatRenderer for ChatEncoding {
     fn render(&self, chat: Chat, moment: Moment<'_>) -> Result<Rendered, Reason> {
+        // How engines render that by code was not compared.
+        if chat.origin == Origin::Responses {
+            return Err(Reason::Encoder);
+        }
         match self {
             Self::DeepseekV32 => deepseek_v32::render(chat, moment).map(Rendered::Text),
             Self::DeepseekV4 => deepseek_v4::render(chat, moment).map(Rendered::Text),
@@ -112,5 +118,14 @@ impl ChatRenderer for ChatEncoding {
 
     fn is_of_every_edition(&self) -> bool {
         !matches!(self, Self::DeepseekV41)
+    }
+
+    fn refuses_inline_system(&self) -> Option<bool> {
+        match self {
+            // Engines look at the template of the model's files, which is not read.
+            Self::Harmony => None,
+            // There is no template to try.
+            _ => Some(true),
+        }
     }
 }
