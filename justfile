@@ -159,6 +159,10 @@ real-prompts:
 real-tokenizers:
     tests/real/tokenizer_forms.sh
 
+# Chats that vLLM renders by code, token by token against vLLM's own modules
+real-chats *RELEASES:
+    tests/real/chat_forms.sh {{ RELEASES }}
+
 # EMS's lookup server, LMCache's controller and coordinator
 real-ems:
     tests/real/ems.sh

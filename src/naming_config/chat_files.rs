@@ -3,14 +3,24 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::files::{FilesError, optional};
-use crate::prompt::{ChatEncoding, ChatForm, MistralVersion};
+use crate::prompt::{ChatEncoding, ChatForm, MistralFormat, MistralVersion};
 
 /// The part of a `tekken.json` that says how chats are written.
 #[derive(Deserialize)]
 struct Tekken {
     config: TekkenConfig,
+    #[serde(default)]
+    model_settings_builder: Option<Value>,
+}
+
+impl Tekken {
+    fn format(&self) -> Option<MistralFormat> {
+        let version = MistralVersion::named(&self.config.version)?;
+        MistralFormat::new(version, self.model_settings_builder.as_ref())
+    }
 }
 
 #[derive(Deserialize)]
@@ -32,9 +42,8 @@ pub(super) fn form(dir: &Path) -> Result<ChatForm, FilesError> {
         ChatForm::Encoding(_) | ChatForm::Unknown => None,
     };
     let Some(tekken) = tekken else { return Ok(form) };
-    let version = serde_json::from_str::<Tekken>(&tekken).ok().map(|tekken| tekken.config.version);
-    let known = version.and_then(|version| MistralVersion::named(&version));
-    Ok(known.map_or(ChatForm::Unknown, |version| ChatForm::Encoding(ChatEncoding::Mistral(version))))
+    let format = serde_json::from_str::<Tekken>(&tekken).ok().and_then(|tekken| tekken.format());
+    Ok(format.map_or(ChatForm::Unknown, |format| ChatForm::Encoding(ChatEncoding::Mistral(format))))
 }
 
 #[cfg(test)]
@@ -53,13 +62,24 @@ mod tests {
     #[test]
     fn form_of_chats_follows_from_the_models_files() {
         let tekken = |version: &str| format!(r#"{{"config":{{"version":"{version}"}},"vocab":[1]}}"#);
-        let mistral = |version| ChatForm::Encoding(ChatEncoding::Mistral(version));
+        let mistral = |version, settings: Option<Value>| {
+            let format = MistralFormat::new(version, settings.as_ref()).unwrap();
+            ChatForm::Encoding(ChatEncoding::Mistral(format))
+        };
         is(&[], ChatForm::Template);
         is(&[("config.json", r#"{"architectures":["Qwen3ForCausalLM"]}"#)], ChatForm::Template);
         let gpt_oss = r#"{"model_type":"gpt_oss"}"#;
         is(&[("config.json", gpt_oss)], ChatForm::Encoding(ChatEncoding::Harmony));
-        is(&[("tekken.json", &tekken("v13"))], mistral(MistralVersion::V13));
+        is(&[("tekken.json", &tekken("v13"))], mistral(MistralVersion::V13, None));
+        let settings = r#"{"reasoning_effort":{"type":"enum","default":"none","values":["none","high"]}}"#;
+        let with =
+            |version| tekken(version).replacen('{', &format!(r#"{{"model_settings_builder":{settings},"#), 1);
+        let read = serde_json::from_str(settings).unwrap();
+        is(&[("tekken.json", &with("v15"))], mistral(MistralVersion::V15, Some(read)));
+        // mistral-common refuses these two, and the last version is none.
         is(&[("tekken.json", &tekken("v15"))], ChatForm::Unknown);
+        is(&[("tekken.json", &with("v13"))], ChatForm::Unknown);
+        is(&[("tekken.json", &with("v17"))], ChatForm::Unknown);
         is(&[("tekken.json", "{}")], ChatForm::Unknown);
     }
 }

@@ -46,7 +46,7 @@ pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
 pub use convert::{OpenChoices, Origin};
-pub use encoding::{ChatEncoding, ChatForm, MistralVersion};
+pub use encoding::{ChatEncoding, ChatForm, MistralEfforts, MistralFormat, MistralVersion};
 pub use exactness::{Exactness, Prompt};
 pub use renderer::{ChatRenderer, Moment, Piece, Rendered, ShownBy};
 pub use rules::{Edition, Editions, EffortMap, Rules, SharedRules};
@@ -100,8 +100,7 @@ pub enum Reason {
     TooLong,
     /// The template prints the date, and the engines' is not known, or is about to change.
     Date,
-    /// Engines encode this model's chats by code of their own, not followed here (Kimi K3,
-    /// Mistral's newest).
+    /// Engines encode this model's chats by code of their own, not followed here (Kimi K3).
     Encoder,
     /// The tokenizer failed on the text.
     Tokenizer,

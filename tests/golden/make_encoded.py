@@ -12,7 +12,7 @@ import pathlib
 import types
 
 import vllm
-from make_encoded_families import FAMILIES, VERSIONS
+from make_encoded_families import VERSIONS, families
 
 HERE = pathlib.Path(__file__).parent
 RELEASE = vllm.__version__.split("+")[0].rsplit(".", 1)[0]
@@ -44,6 +44,10 @@ def result(content, ident="call12345"):
 
 def text(*texts):
     return [{"type": "text", "text": t} for t in texts]
+
+
+def thought(text, **more):
+    return {"type": "thinking", "thinking": text, **more}
 
 
 def tool(name, description=None, parameters=None):
@@ -168,6 +172,13 @@ REQUESTS = {
     "continue_answer": {"messages": [user("a"), assistant("b")], "continue_final_message": True, "add_generation_prompt": False},
     "continue_thinking": {"messages": [user("a"), assistant("b", reasoning="r")], "continue_final_message": True, "add_generation_prompt": False, "chat_template_kwargs": {"thinking": True}},
     "nothing_to_answer": {"messages": [user("a")], "add_generation_prompt": False},
+    "thoughts_in_parts": {"messages": [system("S"), user("a"), assistant([thought("r"), *text("b", "c ")]), user(text("d", "e"))]},
+    "thought_between_parts": {"messages": [user("a"), assistant([*text("b", ""), thought(""), *text("c ")]), assistant("d "), user("e"), user(text("f", "g"))]},
+    "thought_open": {"messages": [user("a"), assistant([thought("r", closed=False)])], "continue_final_message": True, "add_generation_prompt": False},
+    "thought_of_system": {"messages": [system([*text("S", "T"), thought("r"), *text("U")]), user("a")], "reasoning_effort": "high"},
+    "thought_of_user": {"messages": [user([*text("a"), thought("r")])]},
+    "thought_twice": {"messages": [user("a"), assistant([thought("r"), *text("b")], reasoning="s"), user("c")]},
+    "effort_with_tools": {"messages": [system("S"), user("a"), assistant("b"), user("c")], "tools": [LOOKUP], "reasoning_effort": "low"},
     "content_of_spaces": {"messages": [system("  S\n\n"), user("\n a \n"), assistant(" b "), user("  ")]},
 }
 
@@ -183,7 +194,7 @@ def main():
     logging.disable(logging.CRITICAL)
     given = json.loads((HERE / "chat.json").read_text())
     requests = given["requests"] | REQUESTS
-    results = {name: {request: outcome(render, body) for request, body in requests.items()} for name, render in FAMILIES.items()}
+    results = {name: {request: outcome(render, body) for request, body in requests.items()} for name, render in families().items()}
     older = HERE / "encoded.json"
     if RELEASE != "0.32":
         before = json.loads(older.read_text())["families"]

@@ -1,4 +1,7 @@
-"""Families of make_encoded.py: a function each, from a request's body to `{"text": …}` or `{"pieces": …}`."""
+"""Families of make_encoded.py: a function each, from a request's body to `{"text": …}` or `{"pieces": …}`.
+
+`tests/real/chat_forms.py` takes the same renderers for the text or the token ids alone (`text_by`, `harmony_ids`, `mistral_ids`).
+"""
 
 import json
 import os
@@ -32,11 +35,9 @@ class Vocabulary:
         return {}
 
 
-def deepseek(renderer_module, renderer_class, wrap):
-    """A renderer of DeepSeek's chats, with its model's tokenizer replaced."""
-    cls = getattr(__import__(f"vllm.renderers.{renderer_module}", fromlist=[renderer_class]), renderer_class, None)
-    if cls is None:
-        return None
+def text_by(renderer_module, renderer_class, wrap):
+    """The text that a renderer of DeepSeek's chats makes of a request, with its model's tokenizer replaced."""
+    cls = getattr(__import__(f"vllm.renderers.{renderer_module}", fromlist=[renderer_class]), renderer_class)
     renderer = object.__new__(cls)
     renderer.model_config = CONFIG
     tokenizer = wrap(Vocabulary())
@@ -45,23 +46,40 @@ def deepseek(renderer_module, renderer_class, wrap):
     def render(body):
         request = ChatCompletionRequest.model_validate({"model": "m", **body})
         _, prompt = renderer.render_messages(request.messages, params_of(request))
-        return {"text": prompt["prompt"]}
+        return prompt["prompt"]
+
+    return render
+
+
+def deepseek(*renderer):
+    text = text_by(*renderer)
+    return lambda body: {"text": text(body)}
+
+
+def harmony_ids():
+    """The token ids of gpt-oss's chats, by the vocabulary that comes with the package."""
+    from vllm.renderers.online_renderer import OnlineRenderer
+
+    renderer = object.__new__(OnlineRenderer)
+    renderer.supports_browsing = renderer.supports_code_interpreter = False
+    renderer.reasoning_effort_map = {}
+    renderer.renderer = types.SimpleNamespace()
+
+    def render(body):
+        request = ChatCompletionRequest.model_validate({"model": "m", **body})
+        _, (prompt,) = renderer._make_request_with_harmony(request, tools_of(request) is not None)
+        return prompt["prompt_token_ids"]
 
     return render
 
 
 def harmony():
     """gpt-oss's chats: pieces, special tokens as `["<|start|>"]` and texts as strings."""
-    from openai_harmony import Message  # noqa: F401  (the vocabulary comes with the package)
     from vllm.entrypoints.openai.parser.harmony_utils import get_encoding
-    from vllm.renderers.online_renderer import OnlineRenderer
 
     encoding = get_encoding()
     special = {encoding.encode(token, allowed_special="all")[0]: token for token in encoding.special_tokens_set}
-    renderer = object.__new__(OnlineRenderer)
-    renderer.supports_browsing = renderer.supports_code_interpreter = False
-    renderer.reasoning_effort_map = {}
-    renderer.renderer = types.SimpleNamespace()
+    ids_of = harmony_ids()
 
     def pieces(ids):
         found = []
@@ -75,39 +93,60 @@ def harmony():
         return [piece if isinstance(piece[0], str) else encoding.decode(piece) for piece in found]
 
     def render(body):
-        request = ChatCompletionRequest.model_validate({"model": "m", **body})
-        _, (prompt,) = renderer._make_request_with_harmony(request, tools_of(request) is not None)
-        ids = prompt["prompt_token_ids"]
+        ids = ids_of(body)
         return {"pieces": pieces(ids), "tokens": len(ids)}
 
     return render
 
 
-def mistral(version):
-    """Mistral's chats by a tokenizer of this version: mistral-common's own vocabulary, and all special tokens."""
+def mistral_file(version, base_tokens):
+    """A tekken.json of this version: mistral-common's own vocabulary up to a size, and all special tokens."""
+    from mistral_common.tokens.tokenizers.base import SpecialTokens
+
+    data = pathlib.Path(mistral_common.__file__).parent / "data/tekken_240911.json"
+    spec = json.loads(data.read_text())
+    names = [token.value for token in SpecialTokens]
+    spec["special_tokens"] = [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(names)]
+    spec["vocab"] = spec["vocab"][:base_tokens]
+    spec["config"] |= {"version": version, "default_vocab_size": base_tokens + 256, "default_num_special_tokens": 256}
+    if version == "v15":
+        efforts = {"type": "enum", "accepts_none": True, "default": "none", "values": ["none", "low", "high"]}
+        spec["model_settings_builder"] = {"reasoning_effort": efforts}
+    return json.dumps(spec)
+
+
+def mistral_ids(version, base_tokens):
+    """Mistral's chats by a tokenizer of this version: the token ids of a request, and the tokenizer."""
     import logging
     import tempfile
     import warnings
 
-    from mistral_common.tokens.tokenizers.base import SpecialTokens
     from vllm.renderers.mistral import MistralRenderer
     from vllm.tokenizers import mistral as vllm_mistral
 
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    data = pathlib.Path(mistral_common.__file__).parent / "data/tekken_240911.json"
-    spec = json.loads(data.read_text())
-    names = [token.value for token in SpecialTokens]
-    spec["special_tokens"] = [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(names)]
-    spec["config"]["version"] = version
-    spec["vocab"] = spec["vocab"][: 2048 - 256]
-    spec["config"] |= {"default_vocab_size": 2048, "default_num_special_tokens": 256}
     with tempfile.TemporaryDirectory() as root:
-        (pathlib.Path(root) / "tekken.json").write_text(json.dumps(spec))
+        (pathlib.Path(root) / "tekken.json").write_text(mistral_file(version, base_tokens))
         tokenizer = vllm_mistral.MistralTokenizer.from_pretrained(root)
     renderer = object.__new__(MistralRenderer)
     renderer.model_config = CONFIG
     renderer.get_tokenizer = lambda: tokenizer
+
+    def render(body):
+        request = ChatCompletionRequest.model_validate({"model": "m", **body})
+        # As `OnlineRenderer.render_chat` does before.
+        vllm_mistral.maybe_serialize_tool_calls(request)
+        vllm_mistral.truncate_tool_call_ids(request)
+        vllm_mistral.validate_request_params(request)
+        _, prompt = renderer.render_messages(request.messages, params_of(request, tokenize=True))
+        return prompt["prompt_token_ids"]
+
+    return render, tokenizer
+
+
+def mistral(version):
+    ids_of, tokenizer = mistral_ids(version, 2048 - 256)
     special = tokenizer.tokenizer.num_special_tokens
 
     def pieces(ids):
@@ -121,33 +160,28 @@ def mistral(version):
                 found.append([token])
         return [piece if isinstance(piece[0], str) else tokenizer.tokenizer.decode(piece) for piece in found]
 
-    def render(body):
-        request = ChatCompletionRequest.model_validate({"model": "m", **body})
-        # As `OnlineRenderer.render_chat` does before.
-        vllm_mistral.maybe_serialize_tool_calls(request)
-        vllm_mistral.truncate_tool_call_ids(request)
-        vllm_mistral.validate_request_params(request)
-        _, prompt = renderer.render_messages(request.messages, params_of(request, tokenize=True))
-        return {"pieces": pieces(prompt["prompt_token_ids"])}
-
-    return render
+    return lambda body: {"pieces": pieces(ids_of(body))}
 
 
-def families():
+def deepseek_renderers():
+    """By family, where vLLM has its renderer, and what wraps a tokenizer."""
+    from vllm.renderers import deepseek_v4
     from vllm.tokenizers.deepseek_v4 import get_deepseek_v4_tokenizer
     from vllm.tokenizers.deepseek_v32 import get_deepseek_v32_tokenizer
     from vllm.tokenizers.deepseek_v41 import get_deepseek_v41_tokenizer
 
-    v41 = deepseek("deepseek_v4", "DeepseekV41Renderer", get_deepseek_v41_tokenizer)
     # 0.32 renders V4.1 by V4's renderer.
-    v41 = v41 or deepseek("deepseek_v4", "DeepseekV4Renderer", get_deepseek_v41_tokenizer)
+    v41 = "DeepseekV41Renderer" if hasattr(deepseek_v4, "DeepseekV41Renderer") else "DeepseekV4Renderer"
     return {
-        "deepseek_v32": deepseek("deepseek_v32", "DeepseekV32Renderer", get_deepseek_v32_tokenizer),
-        "deepseek_v4": deepseek("deepseek_v4", "DeepseekV4Renderer", get_deepseek_v4_tokenizer),
-        "deepseek_v41": v41,
-        "gpt_oss": harmony(),
-        **{f"mistral_{version}": mistral(version) for version in ("v3", "v7", "v11", "v13")},
+        "deepseek_v32": ("deepseek_v32", "DeepseekV32Renderer", get_deepseek_v32_tokenizer),
+        "deepseek_v4": ("deepseek_v4", "DeepseekV4Renderer", get_deepseek_v4_tokenizer),
+        "deepseek_v41": ("deepseek_v4", v41, get_deepseek_v41_tokenizer),
     }
 
 
-FAMILIES = families()
+def families():
+    return {
+        **{name: deepseek(*renderer) for name, renderer in deepseek_renderers().items()},
+        "gpt_oss": harmony(),
+        **{f"mistral_{version}": mistral(version) for version in ("v3", "v7", "v11", "v13", "v15")},
+    }

@@ -7,25 +7,42 @@ use bytes::Bytes;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::prompt::{
-    ChatEncoding, ChatForm, ChatRenderer, Edition, MistralVersion, Moment, Piece, PromptSource, Reason,
-    Rendered, Stop, Today,
+    ChatEncoding, ChatForm, ChatRenderer, Edition, MistralFormat, MistralVersion, Moment, Piece,
+    PromptSource, Reason, Rendered, Stop, Today,
 };
 use serde_json::{Map, Value, json};
 
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 
-/// Families of the golden file, with the architecture or model type that chooses their code, if one
-/// does.
-const FAMILIES: [(&str, ChatEncoding, Option<&str>); 8] = [
-    ("deepseek_v32", ChatEncoding::DeepseekV32, Some("DeepseekV32ForCausalLM")),
-    ("deepseek_v4", ChatEncoding::DeepseekV4, Some("DeepseekV4ForCausalLM")),
-    ("deepseek_v41", ChatEncoding::DeepseekV41, Some("DeepseekV41ForCausalLM")),
-    ("gpt_oss", ChatEncoding::Harmony, Some("gpt_oss")),
-    ("mistral_v3", ChatEncoding::Mistral(MistralVersion::V3), None),
-    ("mistral_v7", ChatEncoding::Mistral(MistralVersion::V7), None),
-    ("mistral_v11", ChatEncoding::Mistral(MistralVersion::V11), None),
-    ("mistral_v13", ChatEncoding::Mistral(MistralVersion::V13), None),
-];
+/// A family of the golden file.
+struct Family {
+    name: &'static str,
+    encoding: ChatEncoding,
+    /// Architecture or model type that chooses its code, if one does.
+    chosen_by: Option<&'static str>,
+}
+
+fn families() -> Vec<Family> {
+    let of = |name, encoding, chosen_by| Family { name, encoding, chosen_by: Some(chosen_by) };
+    let efforts =
+        json!({"type": "enum", "accepts_none": true, "default": "none", "values": ["none", "low", "high"]});
+    let settings = json!({ "reasoning_effort": efforts });
+    let mistral = |name, version, settings: Option<&Value>| {
+        let format = MistralFormat::new(version, settings).unwrap();
+        Family { name, encoding: ChatEncoding::Mistral(format), chosen_by: None }
+    };
+    vec![
+        of("deepseek_v32", ChatEncoding::DeepseekV32, "DeepseekV32ForCausalLM"),
+        of("deepseek_v4", ChatEncoding::DeepseekV4, "DeepseekV4ForCausalLM"),
+        of("deepseek_v41", ChatEncoding::DeepseekV41, "DeepseekV41ForCausalLM"),
+        of("gpt_oss", ChatEncoding::Harmony, "gpt_oss"),
+        mistral("mistral_v3", MistralVersion::V3, None),
+        mistral("mistral_v7", MistralVersion::V7, None),
+        mistral("mistral_v11", MistralVersion::V11, None),
+        mistral("mistral_v13", MistralVersion::V13, None),
+        mistral("mistral_v15", MistralVersion::V15, Some(&settings)),
+    ]
+}
 
 fn golden(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -108,7 +125,7 @@ fn compare(family: &str, encoding: ChatEncoding, edition: Edition) -> Counts {
 #[test]
 fn encoded_chats_are_those_of_vllm_or_refused() {
     let mut found = Vec::new();
-    for (family, encoding, _) in FAMILIES {
+    for Family { name: family, encoding, .. } in families() {
         for edition in [Edition::Of32, Edition::Of33] {
             let counts = compare(family, encoding, edition);
             let wrong = counts.wrong.join("\n");
@@ -149,7 +166,7 @@ impl Rows {
     }
 }
 
-const EXPECT: [Rows; 8] = [
+const EXPECT: [Rows; 9] = [
     Rows::of("deepseek_v32", [119, 21], &[("json", 1), ("shape", 1)]),
     Rows::of("deepseek_v4", [130, 9], &[("json", 1), ("shape", 2)]),
     Rows::of("deepseek_v41", [117, 21], &[("json", 1), ("shape", 3)]),
@@ -158,12 +175,13 @@ const EXPECT: [Rows; 8] = [
     Rows::of("mistral_v7", [64, 73], &[("json", 1), ("template_kwargs", 4)]),
     Rows::of("mistral_v11", [63, 74], &[("json", 1), ("template_kwargs", 4)]),
     Rows::of("mistral_v13", [73, 64], &[("json", 1), ("template_kwargs", 4)]),
+    Rows::of("mistral_v15", [73, 64], &[("json", 1)]),
 ];
 
 #[test]
 fn codes_are_chosen_by_the_models_configuration() {
-    for (_, encoding, name) in FAMILIES {
-        let Some(name) = name else { continue };
+    for Family { encoding, chosen_by, .. } in families() {
+        let Some(name) = chosen_by else { continue };
         let config = json!({ "architectures": [name], "model_type": name });
         assert_eq!(ChatForm::of_model(&config), ChatForm::Encoding(encoding), "{name}");
     }

@@ -10,7 +10,8 @@ use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::prompt::{
-    ChatEncoding, Exactness, MistralVersion, PrefixCache, Prompter, Reason, Rules, Today, Topic, Topics,
+    ChatEncoding, Exactness, MistralFormat, MistralVersion, PrefixCache, Prompter, Reason, Rules, Today,
+    Topic, Topics,
 };
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Tokenizing};
 use pd_proxy::tokenization::{
@@ -296,7 +297,7 @@ async fn chats_by_code_count_once_an_engine_has_shown_one() {
         ChatEncoding::DeepseekV32,
         ChatEncoding::DeepseekV4,
         ChatEncoding::DeepseekV41,
-        ChatEncoding::Mistral(MistralVersion::V3),
+        ChatEncoding::Mistral(MistralFormat::new(MistralVersion::V3, None).unwrap()),
     ];
     for encoding in encodings {
         let tokenize = Some(model::tokenizing_by(encoded(encoding), TODAY, |_| ()));

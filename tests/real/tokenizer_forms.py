@@ -270,8 +270,8 @@ def hugging_face(text, name, package="tokenizers"):
     return Form(name, version(package), {"tokenizer.json": text}, special, lambda text: tokenizer.encode(text).ids)
 
 
-def unigram(vocabulary, languages=None):
-    """A Unigram model that SentencePiece trains on words of many languages, as a tokenizer.json by the library's own converter."""
+def trained(model_type, vocabulary, languages=None):
+    """A model that SentencePiece trains on words of many languages."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
@@ -282,17 +282,23 @@ def unigram(vocabulary, languages=None):
         corpus.write_text("\n".join(line.replace("\n", " ") for line in lines))
         prefix = str(pathlib.Path(folder) / "unigram")
         sentencepiece.SentencePieceTrainer.train(
-            input=str(corpus), model_prefix=prefix, vocab_size=vocabulary, model_type="unigram", character_coverage=0.9995,
+            input=str(corpus), model_prefix=prefix, vocab_size=vocabulary, model_type=model_type, character_coverage=0.9995,
             normalization_rule_name="nmt_nfkc", byte_fallback=True, num_threads=1, minloglevel=2,
         )  # fmt: skip
         blob = pathlib.Path(prefix + ".model").read_bytes()
-    model = sentencepiece_model_pb2.ModelProto.FromString(blob)
+    return sentencepiece_model_pb2.ModelProto.FromString(blob)
+
+
+def special_tokens(names):
+    return [{"id": at, "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for at, name in enumerate(names)]
+
+
+def unigram(vocabulary, languages=None):
+    """A Unigram model as a tokenizer.json, by the rules of the library's own converter."""
+    model = trained("unigram", vocabulary, languages)
     charsmap = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
     pieces = [[piece.piece, piece.score] for piece in model.pieces]
-    added = [
-        {"id": at, "content": piece, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        for at, (piece, _) in enumerate(pieces[:3])
-    ]
+    added = special_tokens(piece for piece, _ in pieces[:3])
     file = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": [
@@ -300,6 +306,44 @@ def unigram(vocabulary, languages=None):
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
         "post_processor": None, "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
         "model": {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": True},
+    }  # fmt: skip
+    return json.dumps(file, ensure_ascii=False)
+
+
+# Steps before the merges of a BPE of SentencePiece's, by the models whose tokenizer.json has them: `normalizer` and `pre_tokenizer`.
+METASPACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+PIECES = {
+    "llama 2": ({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, METASPACE]}, None),
+    "gemma": (METASPACE, {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}),
+    "metaspace, first": (None, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}),
+    "metaspace, always": (None, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}),
+}
+
+
+def merged_pieces(model):
+    """Vocabulary and merges of SentencePiece's BPE: every way to make a piece of two others, the best piece first."""
+    vocabulary = {piece.piece: at for at, piece in enumerate(model.pieces)}
+    merges = []
+    for piece in model.pieces:
+        cuts = [(piece.piece[:at], piece.piece[at:]) for at in range(1, len(piece.piece))]
+        known = [(left, right) for left, right in cuts if left in vocabulary and right in vocabulary]
+        merges += [(piece.score, pair) for pair in sorted(known, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))]
+    return vocabulary, [list(pair) for _, pair in sorted(merges, key=lambda merge: -merge[0])]
+
+
+def sentencepiece_bpe(model, steps):
+    """A BPE of SentencePiece's as a tokenizer.json with these steps before it."""
+    vocabulary, merges = merged_pieces(model)
+    normalizer, pre_tokenizer = steps
+    begin = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    file = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special_tokens(["<unk>", "<s>", "</s>"]),
+        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": None,
+        "post_processor": {"type": "TemplateProcessing", "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [begin, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "fuse_unk": True, "byte_fallback": True, "ignore_merges": False, "vocab": vocabulary, "merges": merges},
     }  # fmt: skip
     return json.dumps(file, ensure_ascii=False)
 
@@ -348,6 +392,9 @@ def real_forms(own_class):
     yield hugging_face(patterned(small, PATTERNS["qwen 2"], {"type": "NFC"}), "pattern of qwen 2 with NFC")
     if importlib.util.find_spec("google.protobuf"):
         yield hugging_face(unigram(4000), "unigram tokenizer.json")
+        model = trained("bpe", 4000)
+        for name, steps in PIECES.items():
+            yield hugging_face(sentencepiece_bpe(model, steps), f"sentencepiece bpe of {name}")
 
 
 def ask(program, folder, questions):

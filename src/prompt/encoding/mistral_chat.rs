@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::mistral::{MistralVersion, check_name};
 use crate::prompt::Reason;
@@ -16,11 +16,21 @@ const BETWEEN: &str = "\n\n";
 /// Characters of a call's id; vLLM keeps the last of a longer one.
 const ID_CHARS: usize = 9;
 
-/// A part of an answer.
+/// A part of a message.
 #[derive(Clone, Debug)]
 pub(super) enum Chunk {
     Text(String),
-    Thought(String),
+    Thought {
+        text: String,
+        /// False while the model goes on with it.
+        is_closed: bool,
+    },
+}
+
+impl Chunk {
+    fn is_thought(&self) -> bool {
+        matches!(self, Self::Thought { .. })
+    }
 }
 
 /// A call of a tool.
@@ -34,7 +44,7 @@ pub(super) struct Call {
 /// A message as it is encoded.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    System(String),
+    System(Vec<Chunk>),
     User(String),
     Answer {
         /// One text, or thoughts with texts between them.
@@ -69,11 +79,10 @@ enum Role {
 #[derive(Debug)]
 struct Given {
     role: Role,
-    /// Parts of its text.
-    texts: Vec<String>,
+    /// Parts of its content, its reasoning first.
+    chunks: Vec<Chunk>,
     /// True if its content counts as one: a text, or a list with parts.
     has_content: bool,
-    thought: Option<String>,
     calls: Vec<Call>,
     call_id: String,
 }
@@ -81,10 +90,11 @@ struct Given {
 impl Conversation {
     pub(super) fn read(version: MistralVersion, chat: Chat) -> Result<Self, Reason> {
         // The chat endpoint refuses them, and `/tokenize` does not.
-        if chat.has_template_kwargs || !matches!(chat.asked_effort(), None | Some("none" | "high")) {
+        if chat.has_template_kwargs {
             return Err(Reason::TemplateKwargs);
         }
-        let parsed = conversation(chat.messages.clone(), ContentFormat::String, MediaForm::Unknown)?;
+        let parsed =
+            conversation(without_thoughts(&chat.messages), ContentFormat::String, MediaForm::Unknown)?;
         let given = chat.messages.iter().zip(&parsed).map(|(message, parsed)| given(message, parsed));
         let given = given.collect::<Result<Vec<_>, _>>()?;
         let is_answer = given.last().is_some_and(|last| last.role == Role::Assistant);
@@ -109,18 +119,17 @@ fn given(message: &Value, parsed: &Map<String, Value>) -> Result<Given, Reason> 
         Some("tool") => Role::Tool,
         _ => return Err(Reason::Rejected),
     };
-    let (texts, has_content) = match message.get("content") {
-        None | Some(Value::Null) if role == Role::Assistant => (Vec::new(), false),
-        Some(Value::String(text)) => (vec![text.clone()], !text.is_empty()),
-        Some(Value::Array(parts)) => {
-            let texts = parts.iter().map(|part| {
-                let is_text = part.get("type").is_some_and(|kind| kind == "text");
-                is_text.then(|| part.get("text")?.as_str().map(str::to_owned)).flatten()
-            });
-            (texts.collect::<Option<_>>().ok_or(Reason::Rejected)?, !parts.is_empty())
-        }
-        _ => return Err(Reason::Rejected),
-    };
+    let content = content(role, message.get("content"))?;
+    let reasoning = parsed.get("reasoning").and_then(Value::as_str);
+    if reasoning.is_some() && content.iter().any(Chunk::is_thought) {
+        return Err(Reason::Rejected);
+    }
+    let has_content = reasoning.is_some()
+        || match content.as_slice() {
+            [Chunk::Text(text)] => !text.is_empty() || message.get("content").is_some_and(Value::is_array),
+            chunks => !chunks.is_empty(),
+        };
+    let reasoning = reasoning.map(|text| Chunk::Thought { text: text.to_owned(), is_closed: true });
     let call_id = match (role, message.get("tool_call_id")) {
         (Role::Tool, Some(Value::String(id))) => short_id(id),
         (Role::Tool, _) => return Err(Reason::Rejected),
@@ -132,12 +141,49 @@ fn given(message: &Value, parsed: &Map<String, Value>) -> Result<Given, Reason> 
     let calls = parsed.get("tool_calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     Ok(Given {
         role,
-        texts,
+        chunks: reasoning.into_iter().chain(content).collect(),
         has_content,
-        thought: parsed.get("reasoning").and_then(Value::as_str).map(str::to_owned),
         calls: calls.iter().map(call).collect::<Result<_, _>>()?,
         call_id,
     })
+}
+
+/// The messages with thoughts as texts, which is how the engine's own parser reads them.
+fn without_thoughts(messages: &[Value]) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    let contents = messages.iter_mut().filter_map(|message| message.get_mut("content")?.as_array_mut());
+    for part in contents.flatten() {
+        if is_of_type(part, "thinking") && part.get("uuid").is_none() {
+            *part = json!({ "type": "text", "text": part.get("thinking") });
+        }
+    }
+    messages
+}
+
+fn is_of_type(part: &Value, name: &str) -> bool {
+    part.get("type").is_some_and(|kind| kind == name)
+}
+
+/// The parts of a content as the client sent it.
+fn content(role: Role, content: Option<&Value>) -> Result<Vec<Chunk>, Reason> {
+    match content {
+        None | Some(Value::Null) if role == Role::Assistant => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![Chunk::Text(text.clone())]),
+        Some(Value::Array(parts)) => parts.iter().map(|part| chunk(part).ok_or(Reason::Rejected)).collect(),
+        _ => Err(Reason::Rejected),
+    }
+}
+
+fn chunk(part: &Value) -> Option<Chunk> {
+    let text = |key: &str| part.get(key)?.as_str().map(str::to_owned);
+    if is_of_type(part, "text") {
+        return text("text").map(Chunk::Text);
+    }
+    if !is_of_type(part, "thinking") {
+        return None;
+    }
+    let is_closed = part.get("closed").map_or(Some(true), Value::as_bool)?;
+    Some(Chunk::Thought { text: text("thinking")?, is_closed })
 }
 
 fn call(call: &Value) -> Result<Call, Reason> {
@@ -169,7 +215,7 @@ fn check(given: &[Given], version: MistralVersion) -> Result<(), Reason> {
         })?;
     }
     for message in given {
-        refuse_if(message.thought.is_some() && version < MistralVersion::V13)?;
+        refuse_if(message.chunks.iter().any(Chunk::is_thought) && !may_think(message.role, version))?;
         let is_answer = message.role == Role::Assistant;
         let has_calls = !message.calls.is_empty();
         refuse_if(is_answer && version == MistralVersion::V3 && message.has_content == has_calls)?;
@@ -178,13 +224,22 @@ fn check(given: &[Given], version: MistralVersion) -> Result<(), Reason> {
     }
     match version {
         MistralVersion::V3 | MistralVersion::V7 => check_counts(given),
-        MistralVersion::V11 | MistralVersion::V13 => check_ids(given),
+        MistralVersion::V11 | MistralVersion::V13 | MistralVersion::V15 => check_ids(given),
+    }
+}
+
+/// True if thoughts may be in a message of this role.
+fn may_think(role: Role, version: MistralVersion) -> bool {
+    match role {
+        Role::Assistant => version >= MistralVersion::V13,
+        Role::System => version == MistralVersion::V13,
+        Role::User | Role::Tool => false,
     }
 }
 
 fn is_good_id(id: &str, version: MistralVersion) -> bool {
     match version {
-        MistralVersion::V13 => !id.is_empty() && id != "null",
+        MistralVersion::V13 | MistralVersion::V15 => !id.is_empty() && id != "null",
         _ => id.len() == ID_CHARS && id.bytes().all(|byte| byte.is_ascii_alphanumeric()),
     }
 }
@@ -226,16 +281,40 @@ fn check_ids(given: &[Given]) -> Result<(), Reason> {
     Ok(())
 }
 
-/// The text of a message, or of several.
-fn text<'a>(given: impl IntoIterator<Item = &'a Given>) -> String {
-    let texts = given.into_iter().flat_map(|message| &message.texts);
-    texts.filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(BETWEEN)
+/// The parts of a message, or of several, with texts side by side as one.
+fn merged<'a>(given: impl IntoIterator<Item = &'a Given>, version: MistralVersion) -> Vec<Chunk> {
+    let within = if version >= MistralVersion::V15 { "" } else { BETWEEN };
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for message in given {
+        let mut between = BETWEEN;
+        for chunk in &message.chunks {
+            match (chunk, chunks.last_mut()) {
+                (Chunk::Text(text), _) if text.is_empty() => continue,
+                (Chunk::Text(text), Some(Chunk::Text(before))) => {
+                    before.push_str(between);
+                    before.push_str(text);
+                }
+                _ => chunks.push(chunk.clone()),
+            }
+            between = within;
+        }
+    }
+    chunks
+}
+
+/// The text of a message, or of several, in which nobody thinks.
+fn text<'a>(given: impl IntoIterator<Item = &'a Given>, version: MistralVersion) -> String {
+    let texts = merged(given, version).into_iter().filter_map(|chunk| match chunk {
+        Chunk::Text(text) => Some(text),
+        Chunk::Thought { .. } => None,
+    });
+    texts.collect()
 }
 
 /// All that the system says, for versions that have no messages of it.
 fn instructions(given: &[Given]) -> Option<String> {
     let system = given.iter().filter(|message| message.role == Role::System && message.has_content);
-    let texts: Vec<String> = system.map(|message| text([message])).collect();
+    let texts: Vec<String> = system.map(|message| text([message], MistralVersion::V3)).collect();
     let joined = texts.join(BETWEEN);
     (!joined.is_empty()).then_some(joined)
 }
@@ -251,13 +330,15 @@ fn joined(given: Vec<Given>, version: MistralVersion, is_open: bool) -> Vec<Mess
         let Some(first) = group.first() else { continue };
         match first.role {
             Role::System if version == MistralVersion::V3 => {}
-            Role::System => messages.extend(group.iter().map(|message| Message::System(text([message])))),
-            Role::User => messages.push(Message::User(text(group))),
+            Role::System => {
+                messages.extend(group.iter().map(|message| Message::System(merged([message], version))));
+            }
+            Role::User => messages.push(Message::User(text(group, version))),
             Role::Assistant => {
                 let calls: Vec<Call> = group.iter().flat_map(|message| message.calls.clone()).collect();
                 call_ids.extend(calls.iter().map(|call| call.id.clone()));
                 messages.push(Message::Answer {
-                    chunks: chunks(group),
+                    chunks: merged(group, version),
                     calls,
                     is_open: is_open && at == count,
                 });
@@ -283,23 +364,7 @@ fn results(group: &[Given], version: MistralVersion, call_ids: &[String]) -> Vec
         sorted.sort_by_key(|message| order.get(message.call_id.as_str()).copied().unwrap_or(usize::MAX));
     }
     let results = sorted.into_iter();
-    results.map(|message| Message::Tool { id: message.call_id.clone(), text: text([message]) }).collect()
-}
-
-/// Thoughts, and texts joined between them.
-fn chunks(group: &[Given]) -> Vec<Chunk> {
-    let mut chunks: Vec<Chunk> = Vec::new();
-    for message in group {
-        chunks.extend(message.thought.clone().map(Chunk::Thought));
-        let said = text([message]);
-        match chunks.last_mut() {
-            _ if said.is_empty() => {}
-            Some(Chunk::Text(before)) => {
-                before.push_str(BETWEEN);
-                before.push_str(&said);
-            }
-            _ => chunks.push(Chunk::Text(said)),
-        }
-    }
-    chunks
+    let read =
+        |message: &Given| Message::Tool { id: message.call_id.clone(), text: text([message], version) };
+    results.map(read).collect()
 }

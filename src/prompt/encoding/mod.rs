@@ -16,12 +16,14 @@ mod dumps;
 mod harmony;
 mod mistral;
 mod mistral_chat;
+mod mistral_settings;
 mod typescript;
 
 use serde_json::Value;
 
 pub(super) use dumps::{dumps, dumps_ascii};
-pub use mistral::MistralVersion;
+pub use mistral::{MistralFormat, MistralVersion};
+pub use mistral_settings::MistralEfforts;
 
 use super::Reason;
 use super::chat::Chat;
@@ -42,7 +44,7 @@ pub enum ChatEncoding {
     /// Harmony, of gpt-oss.
     Harmony,
     /// The format of Mistral's models, by the version of their tokenizer.
-    Mistral(MistralVersion),
+    Mistral(MistralFormat),
 }
 
 /// The way in which a model's chats are rendered.
@@ -94,7 +96,7 @@ impl ChatRenderer for ChatEncoding {
             Self::DeepseekV32 => deepseek_v32::render(chat, moment).map(Rendered::Text),
             Self::DeepseekV4 => deepseek_v4::render(chat, moment).map(Rendered::Text),
             Self::DeepseekV41 => deepseek_v41::render(chat, moment).map(Rendered::Text),
-            Self::Mistral(version) => mistral::render(*version, chat, moment).map(Rendered::Pieces),
+            Self::Mistral(format) => mistral::render(*format, chat, moment).map(Rendered::Pieces),
             Self::Harmony => harmony::render(chat, moment).map(Rendered::Pieces),
         }
     }

@@ -10,6 +10,8 @@ use tokenizers::pipeline::{
 };
 
 use super::super::special::AddedToken;
+use super::guarded::guarded;
+use super::largest_id::{LargestId, MAX_ID};
 use super::pieces::Cuts;
 use super::unsettled::{check_classes, check_composition};
 use super::{Tokenize, TokenizerError};
@@ -32,6 +34,15 @@ pub struct Local {
 struct File {
     #[serde(default)]
     added_tokens: Vec<FileToken>,
+    #[serde(default)]
+    model: FileModel,
+}
+
+/// Its member `model`.
+#[derive(Default, Deserialize)]
+struct FileModel {
+    #[serde(default)]
+    vocab: LargestId,
 }
 
 /// One of its `added_tokens`.
@@ -56,11 +67,22 @@ impl Local {
     /// Reads the text of a `tokenizer.json` of any version.
     ///
     /// # Errors
-    /// It is malformed, or uses a model or step that this build can't do.
+    /// It is malformed, or uses a model or step that this build can't do, or its library fails.
     pub fn from_json(text: &str) -> Result<Self, TokenizerError> {
-        let file: File = serde_json::from_str(text).map_err(|e| TokenizerError(e.to_string()))?;
-        let canonical = tokenizers::canonicalize_str(text).map_err(|e| TokenizerError(e.to_string()))?;
-        let pipeline = tokenizers::from_json(&canonical).map_err(|e| TokenizerError(e.to_string()))?;
+        let file: File = serde_json::from_str(text).map_err(refused)?;
+        let largest = file.added_tokens.iter().filter_map(|token| token.id).max().map(u64::from);
+        let largest = largest.unwrap_or_default().max(file.model.vocab.0);
+        if largest > MAX_ID {
+            return Err(TokenizerError(format!(
+                "it has a token of the id {largest}, at most {MAX_ID} is read"
+            )));
+        }
+        guarded(|| Self::of_file(&file, text))
+    }
+
+    fn of_file(file: &File, text: &str) -> Result<Self, TokenizerError> {
+        let canonical = tokenizers::canonicalize_str(text).map_err(refused)?;
+        let pipeline = tokenizers::from_json(&canonical).map_err(refused)?;
         let ids = file.added_tokens.iter().filter_map(|token| Some((token.content.clone(), token.id?)));
         Ok(Self {
             cuts: Cuts::needed(pipeline.get_pre_tokenizer())?,
@@ -112,11 +134,14 @@ impl Local {
         if self.composes {
             check_composition(text)?;
         }
-        let mut ids = Vec::with_capacity(text.len() / 4 + 8);
-        match &self.cuts {
-            Some(cuts) => self.encode_pieces(cuts, text, options, &mut ids)?,
-            None => self.pipeline.encode_into(text, options, &mut ids).map_err(refused)?,
-        }
+        let ids = guarded(|| {
+            let mut ids = Vec::with_capacity(text.len() / 4 + 8);
+            match &self.cuts {
+                Some(cuts) => self.encode_pieces(cuts, text, options, &mut ids)?,
+                None => self.pipeline.encode_into(text, options, &mut ids).map_err(refused)?,
+            }
+            Ok(ids)
+        })?;
         out.extend(ids.into_iter().map(u32::from));
         Ok(())
     }
@@ -186,5 +211,63 @@ impl Tokenize for Local {
 
     fn added_tokens(&self) -> Vec<AddedToken> {
         self.added.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A file in which every pair of so many bytes is a token.
+    fn pairs(bytes: usize) -> Value {
+        let chars: Vec<String> =
+            ('!'..='~').chain('\u{100}'..'\u{1ff}').take(bytes).map(String::from).collect();
+        let mut vocab: serde_json::Map<String, Value> = serde_json::Map::new();
+        let mut merges = Vec::new();
+        for char in &chars {
+            vocab.insert(char.clone(), json!(vocab.len()));
+        }
+        for left in &chars {
+            for right in &chars {
+                vocab.insert(format!("{left}{right}"), json!(vocab.len()));
+                merges.push(json!([left, right]));
+            }
+        }
+        json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": null,
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                "vocab": vocab, "merges": merges},
+        })
+    }
+
+    fn ids(file: &Value, text: &str) -> Vec<u32> {
+        let mut out = Vec::new();
+        Local::from_json(&file.to_string()).unwrap().encode_into(text, false, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn file_on_which_the_library_panics_is_refused() {
+        let small = pairs(3);
+        assert_eq!(ids(&small, "!\"#"), [4, 2]);
+        let error = Local::from_json(&pairs(256).to_string()).err().unwrap().to_string();
+        assert!(error.contains("its library fails"), "{error}");
+    }
+
+    #[test]
+    fn file_with_an_id_beyond_all_models_is_refused() {
+        let refuses = |place: &str, value: Value| {
+            let mut file = pairs(2);
+            *file.pointer_mut(place).unwrap() = value;
+            let error = Local::from_json(&file.to_string()).err().unwrap().to_string();
+            assert!(error.contains("it has a token of the id"), "{error}");
+        };
+        refuses("/model/vocab/!", json!(MAX_ID + 1));
+        refuses("/added_tokens", json!([{"id": u32::MAX, "content": "<a>"}]));
+        assert_eq!(ids(&pairs(2), "!!"), [2]);
     }
 }

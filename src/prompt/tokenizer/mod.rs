@@ -4,7 +4,9 @@
 //! `rank_tokenizer` does what the library tiktoken does, for the rank files of `tiktoken_files` and
 //! for the `tekken.json` of Mistral. All of them read bytes that the caller has opened.
 
+mod guarded;
 mod json;
+mod largest_id;
 mod merge;
 mod pieces;
 mod rank_tokenizer;

@@ -9,6 +9,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::utils::Grammar;
 
 use super::TokenizerError;
+use super::guarded::guarded;
 use super::unsettled::has_one_of;
 
 /// Longest pattern that is compiled, bytes; known ones have some hundred.
@@ -54,7 +55,10 @@ impl Splitter {
             compiled.map(Box::new)
         };
         let native = SplitPattern::Regex(pattern.to_owned());
-        let native = Split::native(native, SplitDelimiterBehavior::Isolated, false);
+        let native = guarded(|| {
+            let split = Split::native(native, SplitDelimiterBehavior::Isolated, false);
+            split.map_err(|why| TokenizerError(why.to_string()))
+        });
         if let Ok(split) = native
             && split.grammar().is_some_and(is_exact)
         {
@@ -81,9 +85,11 @@ impl Splitter {
             }
             Kind::Native { split, .. } => split,
         };
-        let mut spans = Vec::new();
-        let done = split.pre_tokenize(text, &mut PreTokenizerScratch::default(), &mut spans);
-        done.map_err(|why| TokenizerError(why.to_string()))?;
+        let spans = guarded(|| {
+            let mut spans = Vec::new();
+            let done = split.pre_tokenize(text, &mut PreTokenizerScratch::default(), &mut spans);
+            done.map_err(|why| TokenizerError(why.to_string())).map(|()| spans)
+        })?;
         let pieces = spans.iter().filter_map(|span| text.get(span.start as usize..span.end as usize));
         pieces.filter(|piece| !piece.is_empty()).try_for_each(each)
     }
