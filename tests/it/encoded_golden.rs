@@ -167,15 +167,15 @@ impl Rows {
 }
 
 const EXPECT: [Rows; 9] = [
-    Rows::of("deepseek_v32", [119, 21], &[("json", 1), ("shape", 1)]),
-    Rows::of("deepseek_v4", [130, 9], &[("json", 1), ("shape", 2)]),
-    Rows::of("deepseek_v41", [117, 21], &[("json", 1), ("shape", 3)]),
-    Rows::of("gpt_oss", [120, 18], &[("json", 1), ("shape", 3)]),
-    Rows::of("mistral_v3", [58, 77], &[("json", 3), ("template_kwargs", 4)]),
-    Rows::of("mistral_v7", [64, 73], &[("json", 1), ("template_kwargs", 4)]),
-    Rows::of("mistral_v11", [63, 74], &[("json", 1), ("template_kwargs", 4)]),
-    Rows::of("mistral_v13", [73, 64], &[("json", 1), ("template_kwargs", 4)]),
-    Rows::of("mistral_v15", [73, 64], &[("json", 1)]),
+    Rows::of("deepseek_v32", [120, 21], &[("json", 1), ("shape", 7)]),
+    Rows::of("deepseek_v4", [131, 9], &[("json", 1), ("shape", 8)]),
+    Rows::of("deepseek_v41", [118, 27], &[("json", 1), ("shape", 3)]),
+    Rows::of("gpt_oss", [121, 18], &[("json", 1), ("shape", 9)]),
+    Rows::of("mistral_v3", [63, 83], &[("json", 3)]),
+    Rows::of("mistral_v7", [69, 79], &[("json", 1)]),
+    Rows::of("mistral_v11", [68, 80], &[("json", 1)]),
+    Rows::of("mistral_v13", [82, 66], &[("json", 1)]),
+    Rows::of("mistral_v15", [79, 69], &[("json", 1)]),
 ];
 
 #[test]
