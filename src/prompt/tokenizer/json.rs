@@ -10,8 +10,8 @@ use tokenizers::pipeline::{
 };
 
 use super::super::special::AddedToken;
-use super::guarded::guarded;
 use super::largest_id::{LargestId, MAX_ID};
+use super::panics::catch_panic;
 use super::pieces::Cuts;
 use super::unsettled::{check_classes, check_composition};
 use super::{Tokenize, TokenizerError};
@@ -77,7 +77,7 @@ impl Local {
                 "it has a token of the id {largest}, at most {MAX_ID} is read"
             )));
         }
-        guarded(|| Self::of_file(&file, text))
+        catch_panic(|| Self::of_file(&file, text))
     }
 
     fn of_file(file: &File, text: &str) -> Result<Self, TokenizerError> {
@@ -134,7 +134,7 @@ impl Local {
         if self.composes {
             check_composition(text)?;
         }
-        let ids = guarded(|| {
+        let ids = catch_panic(|| {
             let mut ids = Vec::with_capacity(text.len() / 4 + 8);
             match &self.cuts {
                 Some(cuts) => self.encode_pieces(cuts, text, options, &mut ids)?,

@@ -9,7 +9,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::utils::Grammar;
 
 use super::TokenizerError;
-use super::guarded::guarded;
+use super::panics::catch_panic;
 use super::unsettled::has_one_of;
 
 /// Longest pattern that is compiled, bytes; known ones have some hundred.
@@ -55,7 +55,7 @@ impl Splitter {
             compiled.map(Box::new)
         };
         let native = SplitPattern::Regex(pattern.to_owned());
-        let native = guarded(|| {
+        let native = catch_panic(|| {
             let split = Split::native(native, SplitDelimiterBehavior::Isolated, false);
             split.map_err(|why| TokenizerError(why.to_string()))
         });
@@ -85,7 +85,7 @@ impl Splitter {
             }
             Kind::Native { split, .. } => split,
         };
-        let spans = guarded(|| {
+        let spans = catch_panic(|| {
             let mut spans = Vec::new();
             let done = split.pre_tokenize(text, &mut PreTokenizerScratch::default(), &mut spans);
             done.map_err(|why| TokenizerError(why.to_string())).map(|()| spans)

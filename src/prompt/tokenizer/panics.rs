@@ -9,12 +9,11 @@ use super::TokenizerError;
 /// Longest part of a panic's message that an error repeats, characters.
 const MAX_MESSAGE_CHARS: usize = 200;
 
-/// The result of a call. What it works on must not be used again after a panic, unless the library
-/// only reads it.
+/// Calls the library. What the call changes must not be used again after a panic.
 ///
 /// # Errors
 /// The call's own, and a panic.
-pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
+pub(super) fn catch_panic<T>(call: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let message: String = message(&*panic).chars().take(MAX_MESSAGE_CHARS).collect();
         Err(TokenizerError(format!("its library fails: {message}")))
@@ -32,14 +31,14 @@ mod tests {
 
     #[test]
     fn panic_of_a_call_is_an_error() {
-        assert_eq!(guarded(|| Ok(7)).unwrap(), 7);
-        let own: Result<(), _> = guarded(|| Err(TokenizerError::new("its own")));
+        assert_eq!(catch_panic(|| Ok(7)).unwrap(), 7);
+        let own: Result<(), _> = catch_panic(|| Err(TokenizerError::new("its own")));
         assert_eq!(own.unwrap_err().to_string(), "tokenizer: its own");
-        let text: Result<(), _> = guarded(|| panic!("too many"));
+        let text: Result<(), _> = catch_panic(|| panic!("too many"));
         assert_eq!(text.unwrap_err().to_string(), "tokenizer: its library fails: too many");
-        let formatted: Result<(), _> = guarded(|| panic!("{}", "é".repeat(900)));
+        let formatted: Result<(), _> = catch_panic(|| panic!("{}", "é".repeat(900)));
         assert_eq!(formatted.unwrap_err().to_string().matches('é').count(), MAX_MESSAGE_CHARS);
-        let other: Result<(), _> = guarded(|| std::panic::panic_any(7));
+        let other: Result<(), _> = catch_panic(|| std::panic::panic_any(7));
         assert!(other.unwrap_err().to_string().ends_with("no known reason"));
     }
 }
