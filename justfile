@@ -163,6 +163,10 @@ real-tokenizers:
 real-chats *RELEASES:
     tests/real/chat_forms.sh {{ RELEASES }}
 
+# A vLLM engine with a tokenizer of Kimi's form, and one whose chats are code
+real-models *FORMS:
+    tests/real/model_forms.sh {{ FORMS }}
+
 # EMS's lookup server, LMCache's controller and coordinator
 real-ems:
     tests/real/ems.sh

@@ -119,14 +119,14 @@ def any_text(draw, special, languages):
     return draw.choice(["", " ", "", "\n"]).join(parts)
 
 
-def texts(seed, count, special):
-    """`count` texts of mixed kinds, then every code point, and some long ones."""
+def texts(seed, count, special, one_in=1):
+    """`count` texts of mixed kinds, then every code point (or one in so many blocks of 1 024), and texts of edges."""
     draw = random.Random(seed)
     languages = [texts for texts in words().values() if texts]
     yield from ("", " ", "\n", "a")
     for _ in range(count):
         yield any_text(draw, special, languages)
-    for start in range(0, 0x110000, 1024):
+    for start in range(1024 * (seed % one_in), 0x110000, 1024 * one_in):
         points = [point for point in range(start, start + 1024) if not 0xD800 <= point < 0xE000]
         if points:
             yield "".join(map(chr, points))
@@ -410,7 +410,7 @@ def compare(args):
             continue
         folder = pathlib.Path(tempfile.mkdtemp())
         form.write(folder)
-        given = list(texts(args.seed, args.count, form.special))
+        given = list(texts(args.seed, args.count, form.special, args.one_in))
         given += [] if args.short else list(long_texts(args.seed, form.special))
         questions, expected = [], []
         for text in given:
@@ -537,6 +537,7 @@ def main():
     parser.add_argument("--shown", type=int, default=5, help="differences that are printed")
     parser.add_argument("--own-class", type=pathlib.Path, help="a tokenization_kimi.py, which transformers then runs")
     parser.add_argument("--short", action="store_true", help="without the texts of some hundred thousand characters")
+    parser.add_argument("--one-in", type=int, default=1, help="one in so many blocks of code points, chosen by the seed")
     parser.add_argument("--only", default="", help="forms whose name has this in it")
     args = parser.parse_args()
     golden(args) if args.what == "golden" else compare(args)
