@@ -69,8 +69,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok(body) => {
                 let prompt = loaded.prompter.prompt(api(&question.api)?, &body, today);
                 match prompt.reason() {
-                    None => json!(prompt.tokens),
-                    Some(reason) => json!({"reason": reason.name(), "first": prompt.tokens}),
+                    None => json!(*prompt.tokens),
+                    Some(reason) => json!({"reason": reason.name(), "first": *prompt.tokens}),
                 }
             }
             Err(why) => json!({"reason": why.to_string()}),

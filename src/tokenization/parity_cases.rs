@@ -62,7 +62,7 @@ const fn chat(name: &'static str, body: &'static str) -> Canary {
 }
 
 /// Requests about which tokenizers and templates are known to disagree.
-const CANARIES: [Canary; 44] = [
+const CANARIES: [Canary; 46] = [
     completion(
         "ascii",
         r#"{"prompt":"The quick brown fox jumps over the lazy dog. It's what they'd do, isn't it?"}"#,
