@@ -56,7 +56,7 @@ impl MistralFormat {
             None if version >= MistralVersion::V15 => return None,
             Some(_) if version < MistralVersion::V15 => return None,
             None => None,
-            Some(settings) => MistralEfforts::read(settings)?,
+            Some(settings) => MistralEfforts::read(settings).ok()?,
         };
         Some(Self { version, efforts })
     }

@@ -1,5 +1,5 @@
-//! Settings that Mistral's models of version 15 are told of in their prompts, as mistral-common 1.13
-//! builds them (`model_settings_builder.py`).
+//! Settings that Mistral's models of version 15 are told of in their prompts, as mistral-common
+//! 1.13 builds them (`model_settings_builder.py`).
 
 use serde_json::{Map, Value};
 
@@ -16,20 +16,26 @@ pub struct MistralEfforts {
     default: &'static str,
 }
 
+/// A `model_settings_builder` of another form than those that are followed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UnknownSettings;
+
 impl MistralEfforts {
-    /// Reads a `model_settings_builder`. `Some(None)` is a model that knows no effort; `None` means
-    /// that the object is of another form.
-    pub(super) fn read(settings: &Value) -> Option<Option<Self>> {
-        let settings = settings.as_object()?;
+    /// Reads a `model_settings_builder`; `None` is a model that knows no effort.
+    ///
+    /// # Errors
+    /// The object is of another form.
+    pub(super) fn read(settings: &Value) -> Result<Option<Self>, UnknownSettings> {
+        let settings = settings.as_object().ok_or(UnknownSettings)?;
         // Engines pass no format of the response on, so a schema is never among the settings.
         let is_known = |name: &String| ["reasoning_effort", "json_schema"].contains(&name.as_str());
         if !settings.keys().all(is_known) {
-            return None;
+            return Err(UnknownSettings);
         }
         match settings.get("reasoning_effort") {
-            None | Some(Value::Null) => Some(None),
-            Some(Value::Object(efforts)) => Self::of_builder(efforts).map(Some),
-            Some(_) => None,
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Object(efforts)) => Self::of_builder(efforts).map(Some).ok_or(UnknownSettings),
+            Some(_) => Err(UnknownSettings),
         }
     }
 
@@ -76,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn read(efforts: Value) -> Option<Option<MistralEfforts>> {
+    fn read(efforts: Value) -> Result<Option<MistralEfforts>, UnknownSettings> {
         MistralEfforts::read(&json!({ "reasoning_effort": efforts }))
     }
 
@@ -95,8 +101,8 @@ mod tests {
 
     #[test]
     fn settings_of_another_form_are_not_known() {
-        assert_eq!(MistralEfforts::read(&json!({ "json_schema": {} })), Some(None));
-        assert_eq!(read(Value::Null), Some(None));
+        assert_eq!(MistralEfforts::read(&json!({ "json_schema": {} })), Ok(None));
+        assert_eq!(read(Value::Null), Ok(None));
         for other in [
             json!({"default": "low", "values": ["high"]}),
             json!({"default": "high", "values": ["high", "high"]}),
@@ -106,8 +112,8 @@ mod tests {
             json!({"default": "high", "values": ["high"], "rounds": 1}),
             json!({"values": ["high"]}),
         ] {
-            assert_eq!(read(other.clone()), None, "{other}");
+            assert_eq!(read(other.clone()), Err(UnknownSettings), "{other}");
         }
-        assert_eq!(MistralEfforts::read(&json!({ "temperature": {} })), None);
+        assert_eq!(MistralEfforts::read(&json!({ "temperature": {} })), Err(UnknownSettings));
     }
 }

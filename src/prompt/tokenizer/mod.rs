@@ -2,8 +2,8 @@
 //!
 //! `json` reads a `tokenizer.json`, and `pieces` cuts its texts where the library can't;
 //! `rank_tokenizer` does what the library tiktoken does, for the rank files of `tiktoken_files` and
-//! for the `tekken.json` of Mistral. All of them read bytes that the caller has opened. The library's
-//! panics are errors here (`panics`).
+//! for the `tekken.json` of Mistral. All of them read bytes that the caller has opened. A panic of
+//! the library is an error here (`panics`).
 
 mod json;
 mod largest_id;
