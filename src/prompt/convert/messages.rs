@@ -84,7 +84,7 @@ fn kind(block: &Map<String, Value>) -> Result<&str, Reason> {
     block.get("type").and_then(Value::as_str).ok_or(Reason::Shape)
 }
 
-/// What the blocks of a turn make of its message.
+/// Content of a turn's message, as its blocks make it.
 #[derive(Default)]
 struct Turn {
     parts: Vec<Value>,

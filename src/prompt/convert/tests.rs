@@ -21,7 +21,7 @@ fn called(name: &str, arguments: &str) -> Value {
     json!({"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
-// What is expected below was printed by vLLM 0.33's `to_chat_completion_request` and
+// All expectations are those of vLLM 0.33's `to_chat_completion_request` and
 // `construct_input_messages`.
 
 #[test]
