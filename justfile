@@ -195,6 +195,10 @@ real-image-blocks *ARGS:
 real-store-keys:
     tests/real/store_keys.sh
 
+# Two fleets of vLLM engines behind one gateway, with adapters that only some have
+real-fleets:
+    tests/real/fleets.sh
+
 # vLLM engines and a Mooncake store together
 real-pool *ARGS:
     tests/real/pool.sh {{ ARGS }}

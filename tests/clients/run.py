@@ -23,7 +23,9 @@ PROGRAM = pathlib.Path(os.environ.get("PD_PROXY", "target/release/pd-proxy")).re
 INSTALL_SECONDS = 900
 CLIENT_SECONDS = 120
 # The gateway has another fleet with another model beside the one that clients ask for.
-TWO_MODELS = os.environ.get("TWO_MODELS") == "1"
+TWO_MODELS = bool(os.environ.get("TWO_MODELS"))
+# The name that clients ask for is an alias: engines know their model by this one.
+OWN_NAME = "engines-own" if os.environ.get("TWO_MODELS") == "alias" else "sim"
 NOT_RUN = 77
 LISTENS = r"on (http://127\.0\.0\.1:\d+)"
 KEY, POOR_KEY = "sk-good", "sk-poor"
@@ -131,7 +133,8 @@ def fleet(stack, folder):
     demo = Process(folder, "demo", [PROGRAM, "demo", "--port", "0", "--tokens-per-s", "500", "--log-level", "warning"])
     stack.callback(demo.end)
     lines = demo.wait_for(r"(?ms)^(curl .*?)\n.*^(curl .*?)\n")
-    prefiller, decoder, alone = (start(role, "sim", "--port", "0", "--role", role) for role in ("prefill", "decode", "both"))
+    prefiller, decoder = (start(role, "sim", "--port", "0", "--role", role, "--model", OWN_NAME) for role in ("prefill", "decode"))
+    alone = start("both", "sim", "--port", "0", "--role", "both")
     keys = pathlib.Path(folder, "keys.toml")
     entry = '[[key]]\nname = "{}"\nsha256 = "{}"\n{}\n'
     digest = {key: hashlib.sha256(key.encode()).hexdigest() for key in (KEY, POOR_KEY)}
@@ -139,8 +142,10 @@ def fleet(stack, folder):
     gateway = ("--host", "127.0.0.1", "--port", "0", "--set", f'auth.keys_file="{keys}"')
     if TWO_MODELS:
         others = [start(f"other-{role}", "sim", "--port", "0", "--role", role, "--model", "another") for role in ("prefill", "decode")]
-        fleets = {"one": (prefiller, decoder, "sim"), "two": (*others, "another")}
+        fleets = {"one": (prefiller, decoder, OWN_NAME), "two": (*others, "another")}
         said = [f"fleets.{name}.fleet.{key}={value}" for name, of in fleets.items() for key, value in zip(("prefill", "decode", "model"), of)]
+        if OWN_NAME != "sim":
+            said.append(f"fleets.one.fleet.aliases=sim={OWN_NAME}")
         address = start("gateway", *gateway, *(word for setting in said for word in ("--set", setting)))
     else:
         address = start("gateway", *gateway, "--prefill", prefiller, "--decode", decoder)
@@ -150,7 +155,7 @@ def fleet(stack, folder):
             if not re.match(r"(?i)(openai|anthropic|litellm|langchain|langsmith)_|(http|https|all)_proxy$", name)}
     return kept | {
         "PROGRAM": str(PROGRAM), "KEYS": str(keys), "GATEWAY": address, "DESERTED": deserted, "ENGINES": f"{prefiller} {decoder}", "KEY": KEY, "POOR_KEY": POOR_KEY,
-        "MODELS": "sim another" if TWO_MODELS else "sim",
+        "MODELS": " ".join(dict.fromkeys([OWN_NAME, "sim", *(["another"] if TWO_MODELS else [])])),
         "ALONE": alone, "DEMO_LINES": "\n".join(lines),
         "EXPECTED": json.dumps(expected(alone)), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(HERE.parent),
     }
