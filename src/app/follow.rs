@@ -12,10 +12,16 @@ use super::settings::{self, KeyError};
 use crate::config::Config;
 use crate::control::reload::{NamedHandles, Refusal};
 use crate::fleet::Role;
+use crate::relay::Relay;
+use crate::relay::idle_timeout::AWAY;
 use crate::relay::resume::Room;
 use crate::server::Gateway;
 use crate::server::fleets::Fleets;
 use crate::upstream::Dial;
+
+/// Time in which a stream that is cut notices: a look at its limits, and room for a slow client to
+/// be told.
+const CUT_TIME: Duration = AWAY.saturating_mul(2);
 
 /// Pause between looks at whether a fleet that goes has work left.
 const LOOK: Duration = Duration::from_millis(50);
@@ -90,7 +96,8 @@ impl FleetChanger {
             self.gateway.fleets.set(Fleets::new(fleets));
         }
         for fleet in gone {
-            self.gateway.tasks.spawn(drain(fleet, self.gateway.stop.clone()));
+            let limit = Duration::from_millis(config.server.drain_ms);
+            self.gateway.tasks.spawn(drain(fleet, limit, self.gateway.stop.clone()));
         }
         Ok(self.running.handles())
     }
@@ -113,9 +120,9 @@ impl FleetChanger {
     }
 }
 
-/// Lets a fleet end that no request is for any more: requests under way are finished, for as long
-/// as one may take, or until the gateway itself ends.
-async fn drain(mut fleet: RunningFleet, stop: CancellationToken) {
+/// Lets a fleet end that no request is for any more: requests under way have `limit` to finish, as
+/// at the gateway's own end. What is open then is cut.
+async fn drain(mut fleet: RunningFleet, limit: Duration, stop: CancellationToken) {
     let (name, relay) = (fleet.served.name.clone(), fleet.served.relay.clone());
     tracing::info!(fleet = &*name, "the fleet leaves: its requests are finished");
     // Discovery would bring engines back.
@@ -126,12 +133,25 @@ async fn drain(mut fleet: RunningFleet, stop: CancellationToken) {
             let _ = relay.fleet.remove(role, member.endpoint());
         }
     }
-    let end = Instant::now() + relay.settings.now().total;
-    let has_work = || Role::ALL.iter().any(|role| relay.fleet.sweep(*role) > 0);
-    while has_work() && Instant::now() < end && !stop.is_cancelled() {
-        sleep(LOOK).await;
+    if !finishes(&relay, limit, &stop).await {
+        tracing::warn!(fleet = &*name, "requests of the fleet that leaves are cut: its time is over");
+        relay.fleet.cut();
+        finishes(&relay, CUT_TIME, &stop).await;
     }
     drop(relay);
     fleet.stop().await;
     tracing::info!(fleet = &*name, "the fleet has left");
+}
+
+/// True if a fleet's requests end within `limit`, before the gateway does.
+async fn finishes(relay: &Relay, limit: Duration, stop: &CancellationToken) -> bool {
+    let end = Instant::now() + limit;
+    let has_work = || Role::ALL.iter().any(|role| relay.fleet.sweep(*role) > 0);
+    while has_work() {
+        if Instant::now() >= end || stop.is_cancelled() {
+            return false;
+        }
+        sleep(LOOK).await;
+    }
+    true
 }

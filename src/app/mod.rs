@@ -5,6 +5,7 @@ pub mod fleet;
 mod follow;
 pub mod limits;
 mod loops;
+mod parts;
 pub mod pool;
 mod readiness;
 mod running;
@@ -24,6 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use self::follow::{FleetChanger, RunningFleets};
 use self::loops::start_housekeeping;
+pub use self::parts::check_start;
 use self::pool::PoolsError;
 use self::running::{RunningFleet, SharedParts};
 use self::settings::KeyError;
@@ -109,6 +111,16 @@ pub enum StartError {
     /// The store of what gateways share can't be used.
     #[error("share.url: {0}")]
     Share(String),
+}
+
+impl StartError {
+    /// The error with the name of the fleet that has it, if there are several.
+    fn in_fleet(self, fleet: &str, several: bool) -> StartError {
+        match several {
+            true => StartError::InFleet { fleet: fleet.into(), error: Box::new(self) },
+            false => self,
+        }
+    }
 }
 
 /// Sockets of clients and, where these are others, of operators.

@@ -4,21 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Version, header};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::loops::{detect_dialect, fleet_handles, start_engine_loops, start_prompt_loops};
-use super::{StartError, fleet, limits, load_engine_tls, ms, pool, settings, share};
+use super::parts::{FleetParts, asker_with};
+use super::{StartError, fleet, limits, ms, pool, settings, share};
 use crate::config::{Config, DialectName, Events, Tokens};
 use crate::control::kv_events;
 use crate::control::parity::ParityHandles;
 use crate::control::reload::NamedHandles;
 use crate::fleet::LiveProtocol;
-use crate::naming_config::{self, LocalPrompter};
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
-use crate::pool::Verdict;
+use crate::pool::listing::KeyListing;
+use crate::pool::{Gate, Verdict};
 use crate::relay::Relay;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
@@ -36,14 +36,9 @@ use crate::relay::resume::Room;
 use crate::relay::reusable_kv::Offers;
 use crate::server::fleets::{EngineAccess, RemoteApi, ServedFleet};
 use crate::server::{Via, Waiting};
-use crate::tls::{ClientError, EngineTls};
-use crate::tokenization::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
-use crate::upstream::{self, Connector, Dial, Upstream};
-use crate::util::rng;
+use crate::tokenization::{Asker, Prompts};
+use crate::upstream::{Connector, Dial, Upstream};
 use crate::util::swap::Live;
-
-/// The longest that an engine may take over a control call: resetting a cache, listing models.
-const CONTROL_TIME: Duration = Duration::from_secs(30);
 
 /// Time that a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -104,10 +99,7 @@ impl RunningFleet {
         shared: &SharedParts<'_>,
     ) -> Result<RunningFleet, StartError> {
         let built = RunningFleet::build_one(name, config, shared).await;
-        built.map_err(|error| match shared.several {
-            true => StartError::InFleet { fleet: name.into(), error: Box::new(error) },
-            false => error,
-        })
+        built.map_err(|error| error.in_fleet(name, shared.several))
     }
 
     async fn build_one(
@@ -121,12 +113,13 @@ impl RunningFleet {
             false => shared.meters.clone(),
         };
         start_series(config, &meters);
+        let FleetParts { engine_tls, control, access, prompts, pool, store } =
+            FleetParts::make(config, shared.via)?;
         let fleet = Arc::new(fleet::fleet(config, meters.label()).await);
-        let engine_tls = load_engine_tls(config)?;
-        let (control, access) = (control(config, &engine_tls, shared.via)?, settings::engine_access(config)?);
         let asker = asker_with(&control, &access);
-        let prompts = prompts(config, &asker)?;
-        let finder = finder(config, prompts.as_ref(), &control, &meters)?;
+        let listing = pool::listing(config, &control);
+        let sources = HitSources { pool, events: event_view(&config.events, &meters), listing };
+        let finder = finder(prompts.as_ref(), sources, &meters);
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.pending_decodes());
         let (name_check, stored) = NameCheck::new();
@@ -165,7 +158,7 @@ impl RunningFleet {
             start_prompt_loops(config, handles, told.as_deref(), &mut loops).await?;
         }
         let releasing = JoinSet::from_iter([relay.clone().release_orphans(orphans)]);
-        share::start(config, &name, &relay.fleet, &mut loops).map_err(StartError::Share)?;
+        share::start(store, format!("{}:{name}", config.share.prefix), &relay.fleet, &mut loops);
         let (access, waiting) = (Live::new(access), Waiting::default());
         let remote = config.remote().map(|remote| RemoteApi { path: remote.path.into() });
         let served = Arc::new(ServedFleet {
@@ -217,72 +210,9 @@ impl RunningFleet {
     }
 }
 
-/// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what
-/// leaves it, and the legs ignore it too.
-fn control(config: &Config, tls: &EngineTls, via: &Via) -> Result<reqwest::Client, ClientError> {
-    let via = (header::VIA, via.line(Version::HTTP_11).clone());
-    let client = tls
-        .http()
-        .default_headers(HeaderMap::from_iter([via]))
-        .pool_idle_timeout(upstream::POOL_IDLE)
-        .connect_timeout(ms(config.timeout.connect_ms))
-        .timeout(CONTROL_TIME)
-        .build()?;
-    Ok(client)
-}
-
 /// The client for questions to a fleet's engines, with its limits.
 pub(super) fn asker(served: &ServedFleet) -> Asker {
     asker_with(&served.control, &served.access.now())
-}
-
-fn asker_with(control: &reqwest::Client, access: &EngineAccess) -> Asker {
-    Asker {
-        client: control.clone(),
-        authorization: access.authorization.clone(),
-        time: exchange::ASK_TIME,
-        answer_bytes: exchange::ANSWER_BYTES,
-    }
-}
-
-/// The reader of prompts; `None` with `prompt.tokens = "off"`.
-fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
-    naming_config::refuse_early(config)?;
-    let engine = || {
-        let limits = EngineLimits {
-            budget: ms(config.prompt.budget_ms),
-            in_flight: config.limit.tokenize_inflight,
-            cache_tokens: config.limit.prompt_cache_tokens,
-            ..EngineLimits::default()
-        };
-        EngineTokenizer::new(asker.clone(), limits, rng::random())
-    };
-    let source = match config.tokens() {
-        Tokens::Off => return Ok(None),
-        Tokens::Engine => Source::Engine(engine()),
-        Tokens::Local => {
-            let LocalPrompter { prompter, without, .. } = naming_config::prompter(config, rng::random())?;
-            if let Some(why) = without {
-                tracing::warn!("chats are routed by load: {why}");
-            }
-            Source::Local(Arc::new(prompter))
-        }
-        Tokens::Auto => match naming_config::prompter(config, rng::random()) {
-            Ok(LocalPrompter { prompter, without, form }) => {
-                tracing::info!(tokenizer = form.name(), "prompts are tokenised here once that is proven");
-                if let Some(why) = without {
-                    tracing::warn!("chats are tokenised by engines, a round trip each: {why}");
-                }
-                Source::Either { local: Arc::new(prompter), engine: engine() }
-            }
-            Err(why) => {
-                tracing::warn!("prompts are tokenised by engines, a round trip each: {why}");
-                Source::Engine(engine())
-            }
-        },
-    };
-    let prompts = Prompts::new(source, config.prompt.utc_offset_s()).with_efforts(config.prompt.efforts());
-    Ok(Some(Arc::new(prompts)))
 }
 
 /// An empty index of KV events, and its metrics; `None` if `events.listen` is off.
@@ -302,16 +232,22 @@ fn start_series(config: &Config, meters: &Meters) {
     }
 }
 
+/// Sources that tell where a prompt's blocks are.
+struct HitSources {
+    pool: Option<Gate>,
+    events: Option<Arc<lookup::KvEventView>>,
+    listing: Option<KeyListing>,
+}
+
 /// The lookup of prompts' blocks in pool and KV events; `None` when neither is configured, or
 /// prompts are not read.
 fn finder(
-    config: &Config,
     prompts: Option<&Arc<Prompts>>,
-    control: &reqwest::Client,
+    sources: HitSources,
     meters: &Arc<Meters>,
-) -> Result<Option<lookup::Finder>, StartError> {
-    let (pool, events) = (pool::gate(config, control)?, event_view(&config.events, meters));
-    let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
+) -> Option<lookup::Finder> {
+    let HitSources { pool, events, listing } = sources;
+    let prompts = prompts.filter(|_| pool.is_some() || events.is_some())?;
     meters.source_trusted("names", true);
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
@@ -321,9 +257,8 @@ fn finder(
     if events.is_some() {
         meters.names_unfound(HitSource::Events.name(), false);
     }
-    let listing = pool::listing(config, control);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
     let store_wait = StoreWaitPolicy::default();
-    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, listing, store_wait }))
+    Some(lookup::Finder { prompts, pool, events, meters, aside, listing, store_wait })
 }

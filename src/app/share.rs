@@ -7,36 +7,46 @@ use tokio::task::JoinSet;
 use crate::config::Config;
 use crate::fleet::Fleet;
 
-/// Starts the link where a store is configured, and the fleet is no API elsewhere. The gateway's
-/// number is a new one at each start: others forget what the one before it had under way.
+/// Client of the store; `None` where none is configured, or the fleet is an API elsewhere.
+#[cfg(feature = "share")]
+pub(super) type ShareStore = Option<crate::share::Store>;
+
+/// Nothing: the program was built without it.
+#[cfg(not(feature = "share"))]
+pub(super) type ShareStore = ();
+
+/// Makes the client of the store.
 ///
 /// # Errors
 /// The store's URL can't be used.
 #[cfg(feature = "share")]
-pub(super) fn start(
-    config: &Config,
-    name: &str,
-    fleet: &Arc<Fleet>,
-    loops: &mut JoinSet<()>,
-) -> Result<(), String> {
-    use crate::route::shared::message::ReplicaId;
-    use crate::share::{Link, LinkSettings, Store};
+pub(super) fn store(config: &Config) -> Result<ShareStore, String> {
+    let Some(url) = config.share.store()?.filter(|_| config.fleet.remote.is_none()) else { return Ok(None) };
+    crate::share::Store::new(&url).map(Some).map_err(|error| error.to_string())
+}
 
-    let Some(url) = config.share.store()?.filter(|_| config.fleet.remote.is_none()) else { return Ok(()) };
-    let settings = LinkSettings {
-        store: Store::new(&url).map_err(|error| error.to_string())?,
-        prefix: format!("{}:{name}", config.share.prefix),
-        me: ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0),
-    };
+/// Starts the link where there is a store, in which all names begin with `prefix`. The gateway's
+/// number is a new one at each start: others forget what the one before it had under way.
+#[cfg(feature = "share")]
+pub(super) fn start(store: ShareStore, prefix: String, fleet: &Arc<Fleet>, loops: &mut JoinSet<()>) {
+    use crate::route::shared::message::ReplicaId;
+    use crate::share::{Link, LinkSettings};
+
+    let Some(store) = store else { return };
+    let me = ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0);
+    let settings = LinkSettings { store, prefix, me };
     if let Some(link) = Link::new(settings, fleet.clone()) {
         loops.spawn(link.run());
     }
+}
+
+/// Makes nothing: no configuration asks for it.
+#[cfg(not(feature = "share"))]
+#[expect(clippy::unnecessary_wraps, reason = "the other one can fail")]
+pub(super) fn store(_: &Config) -> Result<ShareStore, String> {
     Ok(())
 }
 
-/// Starts nothing: the program was built without it, and no configuration asks for it.
+/// Starts nothing.
 #[cfg(not(feature = "share"))]
-#[expect(clippy::unnecessary_wraps, reason = "the other one can fail")]
-pub(super) fn start(_: &Config, _: &str, _: &Arc<Fleet>, _: &mut JoinSet<()>) -> Result<(), String> {
-    Ok(())
-}
+pub(super) fn start((): ShareStore, _: String, _: &Arc<Fleet>, _: &mut JoinSet<()>) {}

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::app::{self, limits};
+use crate::app;
 use crate::cli::{self, CheckArgs, Command, GenerateArgs, KeysArgs, ReplayArgs, ServeArgs};
 use crate::config::{self, Config, report};
 
@@ -64,16 +64,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// the configuration after that where it is asked for.
 fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
-    for (_, config) in loaded.config.served_fleets() {
-        crate::naming_config::refuse_early(config).map_err(named)?;
-        app::load_engine_tls(config).map_err(named)?;
-    }
-    app::load_listener_tls(&loaded.config).map_err(named)?;
-    limits::check_keys(&loaded.config.auth).map_err(named)?;
+    let runtime = runtime(1).map_err(named)?;
+    runtime.block_on(async { app::check_start(&loaded.config) }).map_err(named)?;
     let mut found = check::configuration(&loaded);
     if !args.offline {
         let checked = check::run_all(&loaded, !args.no_store);
-        found.append(runtime(1).map_err(named)?.block_on(checked).map_err(named)?);
+        found.append(runtime.block_on(checked).map_err(named)?);
     }
     let shown = if args.show { format!("\n{}", report::render(&loaded)) } else { String::new() };
     say(&format!("{found}{shown}")).map_err(named)?;

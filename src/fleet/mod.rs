@@ -4,6 +4,7 @@
 //! reserving room on it is one step under a short lock, so that two requests that arrive together
 //! never both see the same free instance.
 
+mod adapters;
 mod blame;
 mod chat_ids;
 mod commitment;
@@ -37,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::sync::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
@@ -128,11 +129,17 @@ pub struct Fleet {
     handoffs: blame::Handoffs,
     /// True if members list different models, as with adapters that only some have.
     lists_differ: AtomicBool,
+    /// Time at which all were last asked for their lists at once, ms; 0 = never.
+    lists_asked_ms: AtomicU64,
+    /// Told when an engine has given its list, or failed to.
+    list_read: Notify,
     /// Releases of the members, as far as they matter.
     releases: releases::Releases,
     /// Sources and the members that they want. Held while the list changes; taken before a
     /// role's lock.
     roster: Mutex<Roster>,
+    /// What is still open is ended: the fleet has left, and its time is over.
+    is_cut: AtomicBool,
     /// Number of restarts of engines, for those who look at them again.
     restarts: watch::Sender<u64>,
     /// Health is kept in milliseconds since then.
@@ -210,8 +217,11 @@ impl Fleet {
             pending_decodes: PendingDecodes::default(),
             handoffs: blame::Handoffs::default(),
             lists_differ: AtomicBool::new(false),
+            lists_asked_ms: AtomicU64::new(0),
+            list_read: Notify::new(),
             releases: releases::Releases::default(),
             roster: Mutex::default(),
+            is_cut: AtomicBool::new(false),
             restarts: watch::Sender::new(0),
             born: Instant::now(),
         }
@@ -359,6 +369,16 @@ impl Fleet {
     /// Work under way that will want a decoder.
     pub fn pending_decodes(&self) -> &PendingDecodes {
         &self.pending_decodes
+    }
+
+    /// Ends what is still open, each at the next look at it.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// True if what is still open is to be ended.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
     }
 
     /// Engines of `role` that may be chosen.

@@ -10,17 +10,22 @@ use std::sync::atomic::Ordering;
 use http::uri::Authority;
 use smallvec::SmallVec;
 
-use crate::fleet::{Fleet, Instance, InstanceId, Role};
+use crate::fleet::{Fleet, Instance, Role};
 
 /// Names that are kept of one engine. vLLM lists the names of its model, of which people give it
 /// one or two, before those of adapters.
-const MOST_NAMES: usize = 256;
+pub(super) const MOST_NAMES: usize = 256;
 
 impl Fleet {
     /// Records the list of models that `instance` gave, and takes engines out, or back in, whose
     /// models are not, or are again, those of the fleet. An empty list says nothing: the engine
     /// stays in.
     pub fn record_models(&self, instance: &Instance, mut names: Vec<String>) {
+        if instance.health().identity().models_listed() {
+            // It was asked before an adapter came or went.
+            self.notify_list_read();
+            return;
+        }
         names.truncate(MOST_NAMES);
         let differs = *instance.models() != names;
         instance.set_models(names);
@@ -32,6 +37,7 @@ impl Fleet {
         if !instance.health().identity().models_wanted() {
             self.trust_process(instance);
         }
+        self.notify_list_read();
     }
 
     /// Notes that `instance` did not say which models it serves. It stays in the fleet, and the
@@ -41,6 +47,7 @@ impl Fleet {
         if !is_asked_again {
             self.trust_process(instance);
         }
+        self.notify_list_read();
     }
 
     /// Notes that the process of `instance` may be another one: a connection to it broke, or
@@ -69,35 +76,6 @@ impl Fleet {
         }
     }
 
-    /// Members of a role that list models, but not this one, while another member lists it: an
-    /// adapter that is not loaded everywhere. They are asked for it only if there is no other.
-    pub fn lacking_model(&self, role: Role, model: Option<&str>) -> SmallVec<[InstanceId; 4]> {
-        let mut lacking = SmallVec::new();
-        let Some(model) = model.filter(|_| self.lists_differ.load(Ordering::Relaxed)) else {
-            return lacking;
-        };
-        let mut has_holder = false;
-        for member in self.members(role).iter() {
-            let models = member.models();
-            match models.iter().any(|name| name == model) {
-                true => has_holder |= !member.draining(),
-                false if !models.is_empty() => lacking.push(member.id()),
-                false => {}
-            }
-        }
-        if !has_holder {
-            lacking.clear();
-        }
-        lacking
-    }
-
-    /// Notes that the list of models of an engine has changed: it is asked for it at once.
-    pub fn models_changed(&self, instance: &Instance) {
-        for twin in self.roles_of(instance) {
-            twin.health().identity().models_changed();
-        }
-    }
-
     fn trust_process(&self, instance: &Instance) {
         if instance.health().set_doubted(false) {
             self.tell_desk(instance);
@@ -112,7 +90,7 @@ impl Fleet {
     }
 
     /// Compares the models of all engines that do not drain.
-    fn compare_models(&self) {
+    pub(super) fn compare_models(&self) {
         let all = Role::ALL.iter().flat_map(|role| self.members(*role).to_vec());
         let members: Vec<_> = all.filter(|it| !it.draining()).collect();
         let listed = |it: &Arc<Instance>| Listed { names: it.models(), former: it.former_models() };
@@ -209,27 +187,6 @@ mod tests {
         assert!(seats.iter().all(|reservation| reservation.instance().id() != members[1].id()));
         fleet.record_models(&members[1], names("m"));
         assert_eq!(states(), [State::Closed; 3]);
-    }
-
-    #[test]
-    fn engines_without_an_adapter_lack_it_while_another_has_it() {
-        let fleet = Fleet::new(Policy::LeastWork);
-        for port in [1, 2, 3] {
-            fleet.add(Role::Prefill, Endpoint::new("e", port));
-        }
-        let members = fleet.members(Role::Prefill);
-        let tell = |at: usize, names: &[&str]| {
-            fleet.record_models(&members[at], names.iter().map(|name| (*name).to_owned()).collect());
-        };
-        let lacking = |model| fleet.lacking_model(Role::Prefill, model).to_vec();
-        tell(0, &["m"]);
-        tell(1, &["m", "sql"]);
-        assert_eq!(lacking(Some("sql")), [members[0].id()], "the third has said nothing");
-        assert_eq!(lacking(Some("m")), []);
-        assert_eq!(lacking(Some("other")), [], "nobody has it");
-        assert_eq!(lacking(None), []);
-        fleet.remove(Role::Prefill, members[1].endpoint());
-        assert_eq!(lacking(Some("sql")), [], "who had it has left");
     }
 
     #[test]

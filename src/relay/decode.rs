@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::error::Error;
 use crate::fleet::{Instance, InstanceId, Need, Reservation, Role};
 use crate::relay::account::Ledger;
@@ -144,8 +146,14 @@ impl Relay {
         let keeper = self.kept.keeper_for(ask);
         let random = rng::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
+        let lacking = self.fleet.lacking_model(Role::Decode, ask.shape.model.as_deref());
+        let with_lacking: SmallVec<[InstanceId; 4]> = match lacking.is_empty() {
+            true => SmallVec::new(),
+            false => lacking.iter().chain(tried).copied().collect(),
+        };
+        let tried = if lacking.is_empty() { tried } else { &with_lacking };
+        let tried = self.fleet.chosen_last(Role::Decode, tried, &lacking);
         let mut avoided = prefiller.map(|it| self.fleet.avoided_consumers(it)).unwrap_or_default();
-        avoided.extend(self.fleet.lacking_model(Role::Decode, ask.shape.model.as_deref()));
         if !avoided.is_empty() {
             avoided.extend_from_slice(tried);
         }

@@ -132,7 +132,7 @@ impl Relay {
             decode.start(reservation.instance());
             ledger.leg(reservation.instance());
             prefill.tried.extend_from_slice(decode.avoided());
-            prefill.tried.extend(self.fleet.lacking_model(Role::Prefill, ask.shape.model.as_deref()));
+            prefill.avoid_lacking(self.fleet.lacking_model(Role::Prefill, ask.shape.model.as_deref()));
             let mut pair = self.pair(ask, reservation, prefill.copy())?;
             let Lost { role, failure } = match pair.run(&mut prefill, ledger).await? {
                 PairEnd::Ended(end) => {

@@ -107,8 +107,10 @@ impl Relay {
         self.media.estimate(&mut shape);
         let tokens = shape.prompt_tokens;
         let mut tries = Tries::new(self.settings.now().attempts);
+        tries.avoid_lacking(self.fleet.lacking_model(Role::Encode, ask.shape.model.as_deref()));
         loop {
-            let need = Need { tokens, tried: &tries.tried, random: rng::random(), ..Need::default() };
+            let tried = self.fleet.chosen_last(Role::Encode, &tries.tried, &tries.lacking);
+            let need = Need { tokens, tried, random: rng::random(), ..Need::default() };
             let nobody = || Error::new(Kind::EncodeFailed, "no encoder is available");
             let reservation = self.fleet.pick(Role::Encode, need).ok_or_else(nobody)?;
             tries.start(reservation.instance());

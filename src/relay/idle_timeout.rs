@@ -11,11 +11,14 @@ use crate::error::{Error, Kind};
 
 /// Time without a piece after which an engine that does not answer probes either is given up. An
 /// API server that computes something else for a while answers neither.
-const AWAY: Duration = Duration::from_secs(15);
+pub const AWAY: Duration = Duration::from_secs(15);
 
 /// After the last event the engine has this time to end its body, so that its connection can be
 /// used again. It does so with the next packet; one that does not holds no client and no place.
 pub const BODY_END: Duration = Duration::from_millis(250);
+
+/// Message for what is still open when a fleet that has left gets no more time.
+pub(super) const CUT: &str = "the model is not served here any more";
 
 /// Error for a stream that has lasted too long.
 pub(super) fn too_long() -> Error {
@@ -68,13 +71,22 @@ impl IdleTimeout {
         self.end
     }
 
-    /// Ready when the engine has been silent for too long, or the stream has lasted too long.
-    /// `is_away` tells if the engine leaves probes unanswered: then the time is shorter.
-    pub fn poll_too_long(&mut self, cx: &mut Context<'_>, is_away: impl Fn() -> bool) -> Poll<Error> {
+    /// Ready when the engine has been silent for too long, or the stream has lasted too long, or
+    /// its fleet is cut. `is_away` tells if the engine leaves probes unanswered: then the time is
+    /// shorter.
+    pub fn poll_too_long(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_away: impl Fn() -> bool,
+        is_cut: impl Fn() -> bool,
+    ) -> Poll<Error> {
         while self.poll_timer(cx).is_ready() {
             let now = Instant::now();
             if now >= self.end {
                 return Poll::Ready(too_long());
+            }
+            if is_cut() {
+                return Poll::Ready(Error::new(Kind::DecodeTimeout, CUT));
             }
             let until = self.last + self.gap;
             if now >= until {
@@ -126,7 +138,7 @@ mod tests {
     const GAP: Duration = Duration::from_secs(10);
 
     async fn too_long(silence: &mut IdleTimeout) -> Error {
-        poll_fn(|cx| silence.poll_too_long(cx, || false)).await
+        poll_fn(|cx| silence.poll_too_long(cx, || false, || false)).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,12 +173,27 @@ mod tests {
     async fn an_engine_that_leaves_probes_unanswered_has_less_time() {
         let start = Instant::now();
         let mut silence = IdleTimeout::new(Duration::from_secs(300), start + Duration::from_secs(900));
-        let error = poll_fn(|cx| silence.poll_too_long(cx, || true)).await;
+        let error = poll_fn(|cx| silence.poll_too_long(cx, || true, || false)).await;
         assert!(error.to_string().contains("probes"), "{error}");
         assert_eq!(start.elapsed(), AWAY);
         silence.begins();
         assert!(too_long(&mut silence).await.to_string().contains("silent"));
         assert_eq!(start.elapsed(), AWAY + Duration::from_secs(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_of_a_fleet_that_is_cut_ends_though_pieces_come() {
+        let start = Instant::now();
+        let mut silence = IdleTimeout::new(Duration::from_secs(300), start + Duration::from_secs(900));
+        let is_cut = || start.elapsed() >= Duration::from_secs(40);
+        loop {
+            let ended = poll_fn(|cx| silence.poll_too_long(cx, || false, is_cut));
+            match timeout(Duration::from_secs(7), ended).await {
+                Ok(error) => break assert!(error.to_string().contains(CUT), "{error}"),
+                Err(_) => silence.heard(),
+            }
+        }
+        assert!(start.elapsed() <= Duration::from_secs(40) + AWAY, "{:?}", start.elapsed());
     }
 
     /// As one that has read of a hundred streams before it looks at the last one's clock.
@@ -180,7 +207,7 @@ mod tests {
                     let _ = std::pin::pin!(consume_budget()).poll(cx);
                 }
             }
-            silence.poll_too_long(cx, || false)
+            silence.poll_too_long(cx, || false, || false)
         });
         let error = timeout(2 * GAP, error).await.expect("it is woken");
         assert!(error.to_string().contains("silent"));
@@ -190,7 +217,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn another_task_is_woken_too() {
         let mut silence = IdleTimeout::new(GAP, Instant::now() + 9 * GAP);
-        assert!(silence.poll_too_long(&mut Context::from_waker(Waker::noop()), || false).is_pending());
+        let mut noop = Context::from_waker(Waker::noop());
+        assert!(silence.poll_too_long(&mut noop, || false, || false).is_pending());
         let woken = timeout(2 * GAP, too_long(&mut silence)).await;
         assert!(woken.unwrap().to_string().contains("silent"));
     }

@@ -70,7 +70,6 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::batch::Batch;
@@ -100,7 +99,7 @@ use media::MediaLengths;
 use name_check::NameCheck;
 use origin::avoids_prefiller;
 use places::Places;
-use refusals::is_of_the_engine;
+use refusals::is_of_the_gateway;
 use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
 use request_ids::Names;
@@ -418,11 +417,6 @@ impl Relay {
         self.meters.waited(placed.choice.waited);
         Ok(placed)
     }
-}
-
-/// True if somebody else's API refuses the gateway's key or model, or its bill.
-fn is_of_the_gateway(status: StatusCode) -> bool {
-    is_of_the_engine(status) || status == StatusCode::PAYMENT_REQUIRED
 }
 
 /// Runs `work` until `end`. An error of its own is preferred to the time-out.

@@ -83,7 +83,7 @@ impl Relay {
         let mut tries = Tries::new(self.settings.now().attempts);
         tries.tried.extend_from_slice(decode.avoided());
         tries.tried.extend_from_slice(&decode.shunned);
-        tries.tried.extend(self.fleet.lacking_model(Role::Prefill, ask.shape.model.as_deref()));
+        tries.avoid_lacking(self.fleet.lacking_model(Role::Prefill, ask.shape.model.as_deref()));
         let mut may_offer = true;
         loop {
             decode.is_prefill_moved |= tries.is_moved;

@@ -24,6 +24,7 @@ use crate::fleet::health::State;
 use crate::fleet::{Instance, Pace};
 use crate::relay::Relay;
 use crate::relay::failure::{Failure, FailureKind};
+use crate::relay::idle_timeout::CUT;
 use crate::upstream::Written;
 
 /// Between looks at an engine whose leg has no byte yet. A leg that is answered sooner costs
@@ -114,6 +115,9 @@ impl Relay {
                     written.get(),
                     format!("no answer within {limit:?}"),
                 ));
+            }
+            if self.fleet.is_cut() {
+                return Err(Failure::new(FailureKind::Timeout, written.get(), CUT.to_owned()));
             }
             if !written.get() {
                 continue;

@@ -29,6 +29,10 @@ use crate::relay::answer::strip_hop_by_hop;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::{Relay, Tries};
 
+/// Least time between two readings of all lists of models that refusals bring about, ms: engines
+/// may serve what they don't list, again and again.
+const LISTS_PAUSE_MS: u64 = 1_000;
+
 /// A refusal, and the engine that it came from.
 #[derive(Clone, Debug)]
 pub struct EngineRefusal {
@@ -97,6 +101,11 @@ pub(super) fn is_of_a_proxy(headers: &HeaderMap) -> bool {
 /// True if a status speaks of the engine, or of the way to it, and not of the request's content.
 pub(super) fn is_of_the_engine(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 404 | 405 | 407 | 408 | 421)
+}
+
+/// True if somebody else's API refuses the gateway's key or model, or its bill.
+pub fn is_of_the_gateway(status: StatusCode) -> bool {
+    is_of_the_engine(status) || status == StatusCode::PAYMENT_REQUIRED
 }
 
 /// Decides if `by` may answer so for a reason of its own, where another engine would serve. To be
@@ -286,7 +295,8 @@ impl Relay {
         // prompt that is too long for this one, nothing of shorter ones.
         let at_once = is_of_the_engine(status) && status != StatusCode::NOT_FOUND;
         if status == StatusCode::NOT_FOUND {
-            by.health().identity().want_models();
+            // Lists of both are wanted: that one engine lacks a model says nothing of who has it.
+            self.fleet.ask_for_lists(LISTS_PAUSE_MS);
         }
         self.fleet.contradicted(by, at_once);
     }

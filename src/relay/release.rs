@@ -348,6 +348,7 @@ impl Relay {
         let dialect = self.speech.now().dialect;
         let tokens = lost.ask.shape.prompt_tokens;
         let mut tried = self.fleet.avoided_consumers(lost.prefiller);
+        tried.extend(self.fleet.lacking_model(Role::Decode, lost.ask.shape.model.as_deref()));
         tried.extend_from_slice(refused);
         let need = Need { tokens, tried: &tried, random: rng::random(), under_way: true, ..Need::default() };
         let Some(reservation) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };

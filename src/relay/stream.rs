@@ -402,7 +402,8 @@ impl Stream {
             }
             Poll::Pending => {
                 let engine = live.reservation.instance();
-                let too_long = self.silence.poll_too_long(cx, || engine.health().is_silent());
+                let (is_away, is_cut) = (|| engine.health().is_silent(), || self.relay.fleet.is_cut());
+                let too_long = self.silence.poll_too_long(cx, is_away, is_cut);
                 if let Poll::Ready(error) = too_long {
                     self.state = State::Interrupted(Box::new(error), Cause::Silent);
                     return Poll::Ready(Step::Again);

@@ -17,6 +17,8 @@ pub(super) struct Tries {
     pub(super) left: u32,
     pub(super) made: u32,
     pub(super) tried: SmallVec<[InstanceId; 4]>,
+    /// Members that lack the model; they are among those that were tried.
+    pub(super) lacking: SmallVec<[InstanceId; 4]>,
     /// Of decode attempts: whose hand-offs they failed with. It may be those that are wrong.
     pub(super) suspects: SmallVec<[InstanceId; 4]>,
     /// Of decode attempts: prefillers that failed with the request as a whole.
@@ -46,6 +48,12 @@ impl Tries {
         if self.left == 1 { &self.suspects } else { &[] }
     }
 
+    /// Has members that lack the model of the request asked last.
+    pub(super) fn avoid_lacking(&mut self, lacking: SmallVec<[InstanceId; 4]>) {
+        self.tried.extend_from_slice(&lacking);
+        self.lacking = lacking;
+    }
+
     /// The last attempt does not count.
     pub(super) fn forgive(&mut self) {
         self.left += 1;
@@ -55,12 +63,14 @@ impl Tries {
 
     /// The same attempts for a task of their own, without the right to prefill.
     pub(super) fn copy(&self) -> Tries {
-        let (tried, suspects, shunned) = (self.tried.clone(), self.suspects.clone(), self.shunned.clone());
+        let (tried, lacking) = (self.tried.clone(), self.lacking.clone());
+        let (suspects, shunned) = (self.suspects.clone(), self.shunned.clone());
         let Tries { left, made, busy_rounds, is_moved, is_prefill_moved, .. } = *self;
         Tries {
             left,
             made,
             tried,
+            lacking,
             suspects,
             shunned,
             refusals: None,

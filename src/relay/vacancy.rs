@@ -97,6 +97,22 @@ impl Relay {
         waiting.await
     }
 
+    /// Lets a request go to `role` that one engine answers alone. With a trial it may ask one
+    /// engine, and is the only one that does.
+    ///
+    /// # Errors
+    /// `NoPrefiller` and its like while all members are down and another request finds out.
+    pub async fn admit_to(&self, role: Role) -> Result<Option<Trial>, Error> {
+        match self.fleet.outlook(role) {
+            RoleOutlook::Resting => {
+                let trial: Waiting<'_, _> = Box::pin(self.begin_trial(role));
+                trial.await.map(Some)
+            }
+            // What is busy says so itself, and of those that drain one will do.
+            RoleOutlook::Open | RoleOutlook::Crowded | RoleOutlook::Leaving | RoleOutlook::Empty => Ok(None),
+        }
+    }
+
     /// True if a request that finds out whether a decoder is back has tried all that serve: a
     /// further prefill would be for nobody.
     pub(super) fn has_tried_in_vain(&self, decode: &Tries) -> bool {
@@ -227,7 +243,8 @@ impl Relay {
     /// Waits for a place on a prefiller, and for a prefiller where the last one has just left.
     pub(super) async fn place_on_one(&self, ask: &Ask, tries: &Tries) -> Result<Placement, Error> {
         loop {
-            let waiting = self.fleet.scheduler().place(ask.job.clone(), ask.arrived, &tries.tried);
+            let tried = self.fleet.chosen_last(Role::Prefill, &tries.tried, &tries.lacking);
+            let waiting = self.fleet.scheduler().place(ask.job.clone(), ask.arrived, tried);
             let placed = match waiting {
                 Some(waiting) => waiting.await,
                 None => None,

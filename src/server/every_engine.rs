@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -102,8 +103,13 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
     };
     let (path, no_member) = (order.path.clone(), nobody(order.roles));
     // In a task of its own: a caller that hangs up must not leave half of the engines undone.
-    let done = gateway.tasks.spawn(carry_out(order)).await;
-    match done {
+    let in_task = gateway.clone();
+    let done = gateway.tasks.spawn(async move {
+        let outcomes = carry_out(order).await;
+        in_task.fleets().refresh_names();
+        outcomes
+    });
+    match done.await {
         Ok(outcomes) if outcomes.is_empty() => reply::error(&no_member),
         Ok(outcomes) => list_outcomes(&path, &outcomes),
         Err(_) => reply::error(&Error::new(Kind::Internal, "the order could not be carried out")),
@@ -164,13 +170,23 @@ pub(super) async fn carry_out(order: Order) -> Vec<Outcome> {
     for outcome in outcomes.iter().filter(|outcome| empties && outcome.is_success()) {
         outcome.fleet.relay.fleet.scheduler().emptied(outcome.instance.id());
     }
-    // Names of models lead to fleets and to engines: what has changed is asked for.
-    for outcome in outcomes.iter().filter(|it| it.is_success() && OF_ONE_FLEET.contains(&&*order.path)) {
-        outcome.fleet.relay.fleet.models_changed(&outcome.instance);
+    // Names of models lead to fleets and to engines.
+    if OF_ONE_FLEET.contains(&&*order.path) {
+        let is_loaded = !order.path.contains("unload");
+        let name = adapter_name(&order.body).unwrap_or_default();
+        for Outcome { fleet, instance, .. } in outcomes.iter().filter(|it| it.is_success()) {
+            fleet.relay.fleet.record_adapter(instance, &name, is_loaded);
+        }
     }
     let succeeded = outcomes.iter().filter(|outcome| outcome.is_success()).count();
     tracing::info!(path = %printable(&order.path), asked = outcomes.len(), succeeded, "order to engines");
     outcomes
+}
+
+/// Name of the adapter in an order about one, as vLLM and SGLang call it.
+fn adapter_name(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    body.get("lora_name")?.as_str().map(str::to_owned)
 }
 
 fn call(fleet: &ServedFleet, order: &Order, instance: &Instance) -> reqwest::RequestBuilder {
@@ -212,6 +228,14 @@ pub(super) fn named_fleet(query: &str) -> FleetQuery {
         query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(FLEET));
     let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET)).map(str::to_owned);
     FleetQuery { fleet, rest: rest.join("&") }
+}
+
+/// Path and query without the fleet that it names, and its name, where there are several fleets.
+pub(super) fn without_fleet(gateway: &Gateway, target: PathAndQuery) -> (PathAndQuery, Option<String>) {
+    let query = target.query().filter(|_| gateway.fleets().single().is_none());
+    let Some(FleetQuery { fleet: Some(fleet), rest }) = query.map(named_fleet) else { return (target, None) };
+    let text = if rest.is_empty() { target.path().to_owned() } else { format!("{}?{rest}", target.path()) };
+    (text.parse().unwrap_or(target), Some(fleet))
 }
 
 /// The roles that a query names, and the query without them, with its question mark.

@@ -16,6 +16,8 @@ use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::DecisionRecord;
 use crate::route::{Job, Terms};
+use crate::server::every_engine::without_fleet;
+use crate::server::fleets::{NamedTarget, RequestTies};
 use crate::server::page::decisions::{self, WinReason};
 use crate::server::{Gateway, body, instances, openai, reply};
 
@@ -53,7 +55,8 @@ pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Reques
 }
 
 async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
-    let (arrived, target) = (openai::arrived(&request), openai::target(&request));
+    let arrived = openai::arrived(&request);
+    let (target, fleet) = without_fleet(gateway, openai::target(&request));
     let (head, body) = request.into_parts();
     let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
     let body = gateway.scan(body)?;
@@ -61,7 +64,10 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let mut shape = Shape::read(api, &body);
     let fleet = match gateway.fleets().single() {
         Some(only) => only.clone(),
-        None => gateway.choose_own_fleet(gateway.callers.anyone(), shape.model.as_deref())?.fleet,
+        None => {
+            let named = NamedTarget { model: shape.model.as_deref(), fleet: fleet.as_deref() };
+            gateway.find_fleet(gateway.callers.anyone(), named, RequestTies::default).await?.fleet
+        }
     };
     let relay = &fleet.relay;
     relay.media.estimate(&mut shape);

@@ -1,9 +1,10 @@
 //! Requests whose fleet can't serve them go to another one (`models.fallback`), as long as nothing
 //! of an answer is there.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
@@ -12,7 +13,7 @@ use crate::relay::answer::Answer;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::box_in_place::boxed;
 use crate::server::Gateway;
-use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute};
+use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, ServedFleet};
 use crate::server::openai::ClientRequest;
 
 /// Header of an answer that names the fleet it came from, of a model with a rule in `[models]`.
@@ -37,7 +38,7 @@ pub(super) struct Fallback {
 
 /// Reason for which another fleet is asked after this error; `None` where that would be no use, or
 /// the answer would be another one.
-fn reason(error: &Error) -> Option<&'static str> {
+pub(super) fn reason(error: &Error) -> Option<&'static str> {
     if error.is_lasting() {
         return None;
     }
@@ -70,26 +71,16 @@ impl Fallback {
             Err(refusal) => refusal,
         };
         let mut error = refusal.error.clone();
-        let mut from = chosen.fleet.clone();
+        let (mut from, mut hops) = (chosen.fleet.clone(), Hops::default());
         while let Some(reason) = reason(&error) {
             let Some(next) = others.next() else { break };
             let Ok(request) = client.for_fleet(&gateway, &next, &mut refusal.ledger) else { continue };
-            tracing::info!(
-                id = refusal.ledger.id(),
-                from = &*from.name,
-                to = &*next.fleet.name,
-                reason,
-                "another fleet is asked: {}",
-                error.log_line()
-            );
-            from.relay.meters.fell_back(&next.fleet.name, reason);
+            hops.add(&from, reason);
+            note(&FleetChange { id: refusal.ledger.id(), from: &from, to: &next.fleet, reason }, &error);
             refusal.ledger.falls_back(&next.fleet.relay.meters, Some(&from.name), reason);
             match drive_one(&next, request, refusal.ledger).await {
                 Ok(FleetAnswer { mut answer, alias }) => {
-                    name_route(
-                        &mut answer,
-                        &format!("{};from={};reason={reason}", next.fleet.name, from.name),
-                    );
+                    hops.name_in(answer.headers_mut(), &next.fleet);
                     return Ok(FleetAnswer { answer, alias });
                 }
                 Err(other) => {
@@ -110,15 +101,47 @@ async fn drive_one(
 ) -> Result<FleetAnswer, Box<Refusal>> {
     let relay = &chosen.fleet.relay;
     let mut answer = boxed(|| relay.drive(request, ledger)).await?;
-    name_route(&mut answer, &chosen.fleet.name);
+    name_route(answer.headers_mut(), &chosen.fleet.name);
     Ok(FleetAnswer { answer, alias: chosen.alias.clone() })
 }
 
 /// Says in an answer which fleet it came from.
-pub(super) fn name_route(answer: &mut Answer, route: &str) {
+pub(super) fn name_route(headers: &mut HeaderMap, route: &str) {
     if let Ok(route) = HeaderValue::from_str(route) {
-        answer.headers_mut().insert(ROUTE, route);
+        headers.insert(ROUTE, route);
     }
+}
+
+/// Fleets that failed with a request, in their order, each with the reason.
+#[derive(Debug, Default)]
+pub(super) struct Hops(String);
+
+impl Hops {
+    /// Adds a fleet that failed.
+    pub(super) fn add(&mut self, from: &ServedFleet, reason: &str) {
+        let _ = write!(self.0, ";from={};reason={reason}", from.name);
+    }
+
+    /// Says in an answer that it came from `to`, and who failed before.
+    pub(super) fn name_in(&self, headers: &mut HeaderMap, to: &ServedFleet) {
+        name_route(headers, &format!("{}{}", to.name, self.0));
+    }
+}
+
+/// A request that goes on from one fleet to another.
+pub(super) struct FleetChange<'a> {
+    pub(super) id: &'a str,
+    pub(super) from: &'a ServedFleet,
+    pub(super) to: &'a ServedFleet,
+    pub(super) reason: &'static str,
+}
+
+/// Logs and counts that another fleet is asked after this error.
+pub(super) fn note(change: &FleetChange<'_>, error: &Error) {
+    let FleetChange { id, from, to, reason } = change;
+    let (why, to) = (error.log_line(), &*to.name);
+    tracing::info!(id, from = &*from.name, to, reason, "another fleet is asked: {why}");
+    from.relay.meters.fell_back(to, reason);
 }
 
 #[cfg(test)]

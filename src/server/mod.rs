@@ -26,6 +26,7 @@ mod loop_guard;
 mod members;
 mod metaserver;
 mod models;
+mod one_engine;
 mod openai;
 mod openapi;
 mod operator_access;

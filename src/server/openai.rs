@@ -25,8 +25,9 @@ use crate::relay::request_ids::Name;
 use crate::relay::response_owners::{self, AliasedModel};
 use crate::relay::{Refusal, Relay};
 use crate::server::adapter::Adapter;
+use crate::server::every_engine::without_fleet;
 use crate::server::fallback::{Fallback, FleetAnswer};
-use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, RequestTies};
+use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, NamedTarget, RequestTies};
 use crate::server::keep_alive::{KeepAlive, mark_stream};
 use crate::server::response_lookup::{self, ResponseSearch};
 use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, fallback, headers, reply};
@@ -131,7 +132,7 @@ async fn drive(
         // A large future, which would else be moved with each of the router's layers.
         let mut answer = boxed(|| relay.drive(request, ledger)).await?;
         if route.is_some() {
-            fallback::name_route(&mut answer, &fleet.name);
+            fallback::name_route(answer.headers_mut(), &fleet.name);
         }
         return Ok(into_response(FleetAnswer { answer, alias }));
     }
@@ -282,7 +283,8 @@ async fn prepare(
     request: Request<Body>,
     ledger: &mut Ledger,
 ) -> Result<Prepared, Error> {
-    let (arrived, target) = (arrived(&request), target(&request));
+    let arrived = arrived(&request);
+    let (target, fleet_named) = without_fleet(gateway, target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     let span = Span::since(ledger.scope(), "receive", arrived);
@@ -303,7 +305,8 @@ async fn prepare(
     ledger.asks(shape.model.as_deref());
     let before = response_owners::before(api, &body).map(Cow::into_owned);
     let ties = || RequestTies { session: session_of(&head.headers, &body), response: before.as_deref() };
-    let chosen = gateway.choose_fleet(&caller, shape.model.as_deref(), ties)?;
+    let named = NamedTarget { model: shape.model.as_deref(), fleet: fleet_named.as_deref() };
+    let chosen = gateway.find_fleet(&caller, named, ties).await?;
     let (fleet, relay) = (&chosen.fleet, &chosen.fleet.relay);
     ledger.is_of_fleet(&relay.meters);
     if chosen.unserved {

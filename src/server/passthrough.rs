@@ -1,134 +1,31 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
-use std::borrow::Cow;
-use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
 use http::request::Parts as Head;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, header};
 use tokio::time::Instant;
 
 use crate::auth::Caller;
-use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Outcome, Pace, Reservation, Role};
-use crate::relay::failure::{self, FailureKind};
+use crate::fleet::{InstanceId, Reservation, Role};
 use crate::relay::idle_timeout::IdleTimeout;
-use crate::relay::progress::Waiting;
-use crate::relay::refusals::{doubts, is_busy, retry_after};
 use crate::relay::response_owners::{self, AliasedModel};
-use crate::relay::{Relay, answer, traced};
-use crate::server::begun::BegunBody;
-use crate::server::every_engine::{FleetQuery, named_fleet};
-use crate::server::fleets::{ChosenFleet, ModelAlias, ServedFleet};
+use crate::server::every_engine::without_fleet;
+use crate::server::fallback::{self, FleetChange, Hops, NO_ENGINE};
+use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, ServedFleet};
+use crate::server::one_engine::{Answer, EngineRequest, try_roles};
 use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
 use crate::server::plain_path::is_plain;
-use crate::server::refusal_votes::RefusalVotes;
-use crate::server::response_lookup::ResponseSearch;
+use crate::server::response_lookup::{KeptResponse, ResponseSearch};
 use crate::server::stream_end::StreamEnd;
 use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, alias_answer, auth, body, csrf, headers, openai, reply};
-use crate::trace::Scope;
-use crate::upstream::{Leg, Written};
-use crate::util::rng;
-
-/// A request on its way to one engine.
-struct EngineRequest {
-    method: Method,
-    target: PathAndQuery,
-    headers: HeaderMap,
-    body: Parts,
-    tokens: u64,
-    /// The model that it asks for, as engines know it.
-    model: Option<String>,
-    /// Engine that keeps the response that it is about.
-    keeper: Option<InstanceId>,
-    /// Asking twice does no harm.
-    repeatable: bool,
-    /// Its engine generates, for a time that does not follow from the prompt's length.
-    generates: bool,
-    until: Instant,
-    trace: Option<Arc<Scope>>,
-}
-
-impl EngineRequest {
-    /// The request on the engine of `reservation`, compared with others there if it can move to
-    /// another engine: those that generate with their own kind, the others with prompts.
-    fn waiting_on<'a>(&self, reservation: &'a Reservation, is_moved: bool) -> Waiting<'a> {
-        let may_move = self.repeatable && self.keeper.is_none();
-        let pace = if self.generates { Pace::Alone } else { Pace::Prompt };
-        Waiting { is_moved, ..Waiting::on(reservation.instance(), may_move.then_some(pace), self.tokens) }
-    }
-}
-
-/// One engine's turn at a request.
-struct Attempt {
-    reservation: Reservation,
-    /// The engine before it did nothing with the request.
-    is_moved: bool,
-}
-
-/// Reason why one engine did not answer.
-struct Failure {
-    error: Error,
-    /// Another engine may be asked.
-    again: bool,
-    /// The metric label of a further attempt; None where nobody was asked.
-    reason: Option<&'static str>,
-}
-
-impl Failure {
-    /// Nobody was there to be asked.
-    fn nobody() -> Failure {
-        Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true, reason: None }
-    }
-
-    /// An engine refused, and another one is to confirm that.
-    fn unconfirmed() -> Failure {
-        Failure { reason: Some("refused"), ..Failure::nobody() }
-    }
-
-    /// The engine of `reservation` failed like this. `safe`: asking twice does no harm.
-    fn of(failure: &failure::Failure, reservation: &Reservation, safe: bool) -> Failure {
-        let (kind, public) = match (failure.busy(), failure.why, reservation.instance().role()) {
-            (true, ..) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (_, FailureKind::Timeout, Role::Prefill) => {
-                (Kind::PrefillTimeout, "the engine did not answer in time")
-            }
-            (_, FailureKind::Timeout, _) => (Kind::DecodeTimeout, "the engine did not answer in time"),
-            _ => (Kind::EngineFailed, "no engine answered"),
-        };
-        let again = match failure.why {
-            FailureKind::Timeout => false,
-            // What an engine may have begun is not begun a second time.
-            FailureKind::Connect | FailureKind::Broken | FailureKind::Stuck => !failure.written || safe,
-            _ => true,
-        };
-        let error = Error::new(kind, public).detail(format!(
-            "{}: {}",
-            reservation.instance().endpoint(),
-            failure.detail
-        ));
-        Failure { error, again, reason: Some(failure.reason()) }
-    }
-}
-
-pub(super) type Answer = http::Response<BegunBody>;
-
-/// An engine's answer, unread, with the reservation on which it was given.
-pub(super) struct EngineAnswer {
-    /// Head, and the body that has begun.
-    pub(super) answer: Answer,
-    /// Place at the engine.
-    pub(super) reservation: Reservation,
-    /// True if it is a refusal that may be the engine's own trouble.
-    pub(super) is_doubtful: bool,
-}
 
 /// Has one engine answer the request, as `passage` says, and passes its answer on.
 pub(super) async fn serve(
@@ -188,12 +85,42 @@ struct FleetAnswer {
     until: Instant,
 }
 
+/// A request on its way to a fleet, as its client sent it.
+struct ClientRequest {
+    head: Head,
+    target: PathAndQuery,
+    payload: Payload,
+    passage: Passage,
+    arrived: Instant,
+}
+
+/// The fleet that was chosen for a request, and what it failed with.
+struct FirstFailure {
+    fleet: Arc<ServedFleet>,
+    error: Error,
+}
+
+/// Payload as one fleet takes it, and the engine that keeps what it is about.
+struct FittedPayload {
+    payload: Payload,
+    keeper: Option<InstanceId>,
+}
+
+/// Place of the stored response that a request is about.
+#[derive(Default)]
+struct StoredPlace {
+    /// Id of the response, if the request names one.
+    id: Option<String>,
+    /// Fleet and engine that keep it, of an id in the path.
+    kept: Option<KeptResponse>,
+}
+
 async fn run(
     gateway: &Gateway,
     RoutedRequest { kind, passage, request, arrived }: RoutedRequest,
     account: &mut PassthroughAccount,
 ) -> Result<FleetAnswer, Error> {
-    let (target, fleet) = without_fleet(gateway, openai::target(&request));
+    let (target, named) = without_fleet(gateway, openai::target(&request));
     let (head, body) = request.into_parts();
     if !is_plain(target.path()) {
         let message = "the path has dot segments or encoded slashes, which no route of an engine has";
@@ -205,64 +132,162 @@ async fn run(
     let caller = auth::caller(gateway, &head.extensions);
     check(gateway, &caller, &head)?;
     let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
-    let mut payload = Payload::read(gateway, kind, &head.headers, body)?;
+    let payload = Payload::read(gateway, kind, &head.headers, body)?;
     account.admitted(gateway.gate.enter(&caller, payload.tokens()).await?);
+    let id = stored_response(passage.stored, target.path(), &payload);
     let search = ResponseSearch { gateway, caller: &caller, client: &head.headers };
-    let stored = stored_response(passage.stored, target.path(), &payload);
-    let kept = match &stored {
+    let kept = match &id {
         Some(id) if passage.stored == Stored::InPath => Some(search.keeper_anywhere(id).await?),
         _ => None,
     };
-    let chosen = match &kept {
-        Some(kept) if !payload.names_model() => {
-            let alias = stored.as_deref().and_then(|id| kept.fleet.relay.kept.alias(id));
+    let stored = StoredPlace { id, kept };
+    let chosen = match (&stored.kept, &stored.id) {
+        (Some(kept), Some(id)) if !payload.names_model() => {
+            let alias = kept.fleet.relay.kept.alias(id);
             let alias = alias.map(|AliasedModel { name, model }| ModelAlias { name, model });
             ChosenFleet { alias, ..ChosenFleet::known(kept.fleet.clone()) }
         }
-        _ => payload.choose_fleet(gateway, &caller, fleet.as_deref())?,
+        _ => payload.find_fleet(gateway, &caller, named.as_deref()).await?,
     };
-    let (fleet, relay) = (&chosen.fleet, &chosen.fleet.relay);
-    account.is_of_fleet(&relay.meters);
-    check_generates(fleet, &passage)?;
-    if let Some(alias) = chosen.alias.as_ref().filter(|_| payload.names_model()) {
-        payload = payload.with_model(gateway, alias)?;
-    }
-    if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
-        account.reserved(reserved, expected);
-    }
-    let headers = engine_headers(gateway, fleet, &head, account);
-    let keeper = match (&kept, &stored) {
-        (Some(kept), _) => kept.keeper,
-        (None, Some(id)) => ResponseSearch { client: &headers, ..search }.keeper(fleet, id).await?,
-        (None, None) => None,
-    };
-    let until = arrived + relay.settings.now().total;
-    // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
-    let roles = if keeper.is_some() { &[Role::Decode] } else { passage.roles };
-    let engine_request = EngineRequest {
-        repeatable: passage.repeatable || head.method.is_safe(),
-        generates: passage.generates,
-        method: head.method,
-        target,
-        headers,
-        tokens: payload.tokens(),
-        model: payload.model(),
-        body: payload.into_parts(),
-        keeper,
-        until,
-        trace: account.scope().cloned(),
-    };
-    account.counts(relay.budget.asked());
-    let (answer, reservation) = try_roles(relay, roles, &engine_request, account).await?;
-    Ok(FleetAnswer { answer, reservation, chosen, until })
+    let request = ClientRequest { head, target, payload, passage, arrived };
+    request.ask_chosen(gateway, chosen, stored, account).await
 }
 
-/// Path and query without the fleet that it names, and its name, where there are several fleets.
-fn without_fleet(gateway: &Gateway, target: PathAndQuery) -> (PathAndQuery, Option<String>) {
-    let query = target.query().filter(|_| gateway.fleets().single().is_none());
-    let Some(FleetQuery { fleet: Some(fleet), rest }) = query.map(named_fleet) else { return (target, None) };
-    let text = if rest.is_empty() { target.path().to_owned() } else { format!("{}?{rest}", target.path()) };
-    (text.parse().unwrap_or(target), Some(fleet))
+impl ClientRequest {
+    /// Asks the fleet that was chosen, and where it fails those that take over.
+    async fn ask_chosen(
+        &self,
+        gateway: &Gateway,
+        chosen: ChosenFleet,
+        stored: StoredPlace,
+        account: &mut PassthroughAccount,
+    ) -> Result<FleetAnswer, Error> {
+        account.is_of_fleet(&chosen.fleet.relay.meters);
+        if chosen.unserved {
+            gateway.meters.fell_back(&chosen.fleet.name, NO_ENGINE);
+            account.falls_back(None, NO_ENGINE);
+        }
+        let payload = self.payload_for(gateway, &chosen)?;
+        let caller = auth::caller(gateway, &self.head.extensions);
+        if let Some((reserved, expected)) = payload.allow(gateway, &caller, &self.passage)? {
+            account.reserved(reserved, expected);
+        }
+        let search = ResponseSearch { gateway, caller: &caller, client: &self.head.headers };
+        let keeper = match (&stored.kept, &stored.id) {
+            (Some(kept), _) => kept.keeper,
+            (None, Some(id)) => {
+                let headers = engine_headers(gateway, &chosen.fleet, &self.head, account);
+                ResponseSearch { client: &headers, ..search }.keeper(&chosen.fleet, id).await?
+            }
+            (None, None) => None,
+        };
+        // What is stored is nowhere else, and what may have begun is not begun again.
+        let route = chosen.route.clone().filter(|_| stored.id.is_none() && self.is_repeatable());
+        let route = route.filter(|route| route.has_fallback());
+        let first = chosen.fleet.clone();
+        let error = match self.ask(gateway, chosen, FittedPayload { payload, keeper }, account).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        match route {
+            Some(route) => {
+                let first = FirstFailure { fleet: first, error };
+                Box::pin(self.fall_back(gateway, &route, first, account)).await
+            }
+            None => Err(error),
+        }
+    }
+
+    /// Asks the fleets that take over, one after another. The error is that of the first.
+    async fn fall_back(
+        &self,
+        gateway: &Gateway,
+        route: &Arc<ModelRoute>,
+        first: FirstFailure,
+        account: &mut PassthroughAccount,
+    ) -> Result<FleetAnswer, Error> {
+        let FirstFailure { fleet: first, error } = first;
+        let said = self.payload.model().unwrap_or_default();
+        let (mut from, mut latest) = (first.clone(), error.clone());
+        let mut hops = Hops::default();
+        for next in route.after(&first, said.into()) {
+            let Some(reason) = fallback::reason(&latest) else { break };
+            let Ok(payload) = self.payload_for(gateway, &next) else { continue };
+            if next.fleet.remote.as_ref().is_some_and(|it| it.target_of(self.target.path()).is_none()) {
+                continue;
+            }
+            hops.add(&from, reason);
+            let to = next.fleet.clone();
+            fallback::note(&FleetChange { id: account.id(), from: &from, to: &to, reason }, &latest);
+            account.falls_back(Some(&from.name), reason);
+            account.is_of_fleet(&to.relay.meters);
+            match self.ask(gateway, next, FittedPayload { payload, keeper: None }, account).await {
+                Ok(mut answer) => {
+                    hops.name_in(answer.answer.headers_mut(), &to);
+                    return Ok(answer);
+                }
+                Err(other) => latest = other,
+            }
+            from = to;
+        }
+        Err(error)
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.passage.repeatable || self.head.method.is_safe()
+    }
+
+    /// The payload as engines of a fleet take it.
+    fn payload_for(&self, gateway: &Gateway, chosen: &ChosenFleet) -> Result<Payload, Error> {
+        check_generates(&chosen.fleet, &self.passage)?;
+        match chosen.alias.as_ref().filter(|_| self.payload.names_model()) {
+            Some(alias) => self.payload.clone().with_model(gateway, alias),
+            None => Ok(self.payload.clone()),
+        }
+    }
+
+    /// Asks engines of one fleet.
+    async fn ask(
+        &self,
+        gateway: &Gateway,
+        chosen: ChosenFleet,
+        FittedPayload { payload, keeper }: FittedPayload,
+        account: &mut PassthroughAccount,
+    ) -> Result<FleetAnswer, Error> {
+        let relay = &chosen.fleet.relay;
+        let until = self.arrived + relay.settings.now().total;
+        let remote = chosen.fleet.remote.as_ref();
+        let target = match remote {
+            Some(remote) => remote.target_of(self.target.path()).ok_or_else(only_engines)?,
+            None => self.target.clone(),
+        };
+        // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
+        let roles = if keeper.is_some() { &[Role::Decode] } else { self.passage.roles };
+        let engine_request = EngineRequest {
+            repeatable: self.is_repeatable(),
+            generates: self.passage.generates,
+            method: self.head.method.clone(),
+            target,
+            headers: engine_headers(gateway, &chosen.fleet, &self.head, account),
+            tokens: payload.tokens(),
+            model: payload.model(),
+            body: payload.into_parts(),
+            keeper,
+            until,
+            trace: account.scope().cloned().filter(|_| remote.is_none()),
+        };
+        account.counts(relay.budget.asked());
+        let (mut answer, reservation) = try_roles(relay, roles, &engine_request, account).await?;
+        if chosen.route.is_some() {
+            fallback::name_route(answer.headers_mut(), &chosen.fleet.name);
+        }
+        Ok(FleetAnswer { answer, reservation, chosen, until })
+    }
+}
+
+/// The refusal of a route that only engines have, where no fleet with engines serves the model.
+fn only_engines() -> Error {
+    Error::new(Kind::NoPrefiller, "no engine serves this model now").param("model")
 }
 
 /// Turns a request away that would be refused with any body.
@@ -281,29 +306,6 @@ fn stored_response(stored: Stored, path: &str, payload: &Payload) -> Option<Stri
         Stored::InBody => payload.goes_on_from(),
         Stored::Nowhere => None,
     }
-}
-
-/// Asks the engines of one role after the other, until one has answered.
-async fn try_roles(
-    relay: &Arc<Relay>,
-    roles: &[Role],
-    engine_request: &EngineRequest,
-    account: &mut PassthroughAccount,
-) -> Result<(Answer, Reservation), Error> {
-    let mut last = Failure::nobody();
-    for role in roles {
-        match try_role(relay, *role, engine_request, account, last).await {
-            Ok(answered) => return Ok(answered),
-            Err(failure) => {
-                let again = failure.again;
-                last = failure;
-                if !again {
-                    break;
-                }
-            }
-        }
-    }
-    Err(last.error)
 }
 
 /// Refuses what one engine must generate alone where its fleet's dialect has none that can.
@@ -328,161 +330,15 @@ fn engine_headers(
     let own = dialect.reads_request_ids().then(|| uuid::Uuid::new_v4().to_string());
     let id = own.as_deref().unwrap_or(account.id());
     let (via, authorization) = (gateway.via.line(head.version), access.authorization.as_ref());
-    let mut headers = headers::for_engine(&head.headers, id, via, authorization);
+    let mut headers = match fleet.remote {
+        Some(_) => headers::for_remote(&head.headers, id, via, authorization),
+        None => headers::for_engine(&head.headers, id, via, authorization),
+    };
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
-    if let Some(scope) = account.scope() {
+    if let Some(scope) = account.scope().filter(|_| fleet.remote.is_none()) {
         scope.onto(&mut headers);
     }
     headers
-}
-
-/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after
-/// them is a retry. What one alone has nobody else is asked for, whose 404 would be taken for the
-/// last word.
-async fn try_role(
-    relay: &Arc<Relay>,
-    role: Role,
-    engine_request: &EngineRequest,
-    account: &mut PassthroughAccount,
-    mut last: Failure,
-) -> Result<(Answer, Reservation), Failure> {
-    let mut tried: Vec<InstanceId> =
-        relay.fleet.lacking_model(role, engine_request.model.as_deref()).to_vec();
-    let mut refusal_votes = RefusalVotes::default();
-    for _ in 0..relay.settings.now().attempts {
-        let (tokens, keeper) = (engine_request.tokens, engine_request.keeper);
-        if keeper.is_some_and(|keeper| tried.contains(&keeper)) {
-            break;
-        }
-        let need = Need { tokens, tried: &tried, random: rng::random(), keeper, ..Need::default() };
-        let Some(reservation) = relay.fleet.pick(role, need) else {
-            break;
-        };
-        if let Some(reason) = last.reason {
-            if !relay.budget.allows() {
-                relay.meters.retry_denied(role.name());
-                last.again = false;
-                break;
-            }
-            relay.meters.retry(role.name(), reason);
-        }
-        tried.push(reservation.instance().id());
-        account.leg(reservation.instance());
-        let is_moved = last.reason == Some(FailureKind::Stuck.name());
-        let attempt = Attempt { reservation, is_moved };
-        match once(relay, engine_request, account.id(), attempt).await {
-            Ok(answer) => {
-                let alone = keeper.is_some() || !relay.fleet.has_other(role, &tried);
-                match refusal_votes.weigh(relay, account.id(), answer, alone) {
-                    Some(EngineAnswer { answer, reservation, .. }) => {
-                        return Ok((cleaned(answer), reservation));
-                    }
-                    None => last = Failure::unconfirmed(),
-                }
-            }
-            Err(failure) if failure.again => last = failure,
-            Err(failure) => return Err(failure),
-        }
-    }
-    let standing = refusal_votes.conclude(relay).filter(|_| last.error.kind() != Kind::Overloaded);
-    standing.map(|it| (cleaned(it.answer), it.reservation)).ok_or(last)
-}
-
-/// The answer without what concerns the engine's connection alone. Where an engine is, is nobody's
-/// business: no redirect of its own leads to it.
-fn cleaned(mut answer: Answer) -> Answer {
-    answer::strip_hop_by_hop(answer.headers_mut());
-    answer
-}
-
-async fn once(
-    relay: &Arc<Relay>,
-    engine_request: &EngineRequest,
-    id: &str,
-    Attempt { reservation, is_moved }: Attempt,
-) -> Result<EngineAnswer, Failure> {
-    let EngineRequest { trace, method, target, .. } = engine_request;
-    let mut span = traced::client(trace.as_ref(), reservation.instance(), "errand", method, target.path());
-    let mut leg = Leg {
-        instance: reservation.instance(),
-        method: method.clone(),
-        target,
-        headers: Cow::Borrowed(&engine_request.headers),
-        body: engine_request.body.clone(),
-    };
-    span.onto(&mut leg.headers);
-    let written = Written::default();
-    let failed = |why, detail: String| Err(failure::Failure::new(why, written.get(), detail));
-    let settings = relay.settings.now();
-    let time = settings.computing(settings.answer, engine_request.tokens);
-    let answered = async {
-        let response = relay.send(leg, &engine_request.headers, &written).await?;
-        match response.status() {
-            // vLLM answers 501 for what a model can't do: the same everywhere, and for the client
-            // to read.
-            StatusCode::NOT_IMPLEMENTED => {}
-            status if is_busy(status) => {
-                let spare = retry_after(response.headers());
-                let detail = format!("status {}", status.as_u16());
-                return failed(FailureKind::Busy(status), detail)
-                    .map_err(|busy| failure::Failure { spare, ..busy });
-            }
-            status if status.is_server_error() => {
-                return failed(FailureKind::Status, format!("status {}", status.as_u16()));
-            }
-            _ => {}
-        }
-        let (head, body) = response.into_parts();
-        match BegunBody::begin(body).await {
-            Ok(body) => Ok(http::Response::from_parts(head, body)),
-            Err(e) => failed(FailureKind::Broken, e.to_string()),
-        }
-    };
-    let limit = time.min(engine_request.until.saturating_duration_since(Instant::now()));
-    let waiting = engine_request.waiting_on(&reservation, is_moved);
-    let sent = Instant::now();
-    let outcome = relay.within(limit, waiting, &written, pin!(answered)).await;
-    match &outcome {
-        Ok(response) => {
-            if engine_request.generates && response.status().is_success() {
-                reservation.instance().paces().observe(Pace::Alone, sent.elapsed());
-            }
-            traced::answered(&mut span, response.status());
-        }
-        Err(failure) => span.fail(failure.reason()),
-    }
-    span.close();
-    judge_outcome(relay, engine_request, id, outcome, reservation)
-}
-
-/// Books what came of a request on one engine, and tells if a refusal may be that engine's own
-/// trouble.
-fn judge_outcome(
-    relay: &Relay,
-    engine_request: &EngineRequest,
-    id: &str,
-    outcome: Result<Answer, failure::Failure>,
-    reservation: Reservation,
-) -> Result<EngineAnswer, Failure> {
-    let engine = reservation.instance();
-    let refused = match &outcome {
-        Ok(answer) => Some(answer.status()).filter(StatusCode::is_client_error),
-        Err(failure) => failure.turned_away_with().filter(StatusCode::is_client_error),
-    };
-    if let Some(status) = refused {
-        engine.meter().refused(status.as_u16());
-    }
-    match (outcome, refused) {
-        (Ok(answer), Some(status)) => {
-            let is_doubtful = doubts(status, engine);
-            relay.fleet.report(engine, if is_doubtful { Outcome::Refused } else { Outcome::Declined });
-            Ok(EngineAnswer { answer, reservation, is_doubtful })
-        }
-        (outcome, _) => match relay.record_outcome_of(id, engine, outcome) {
-            Ok(answer) => Ok(EngineAnswer { answer, reservation, is_doubtful: false }),
-            Err(failure) => Err(Failure::of(&failure, &reservation, engine_request.repeatable)),
-        },
-    }
 }

@@ -40,6 +40,9 @@ pub(super) struct PassthroughAccount {
     told: PassingUsage,
     /// Something of the answer went out.
     delivered: bool,
+    /// Fleet that failed first with the request, if any did, and the reason for which others were
+    /// asked.
+    fallback: Option<(Option<Arc<str>>, &'static str)>,
     /// The request's span, where requests are traced.
     span: Span,
 }
@@ -66,6 +69,7 @@ impl PassthroughAccount {
             expected: None,
             told: PassingUsage::default(),
             delivered: false,
+            fallback: None,
             span: Span::default(),
         }
     }
@@ -73,6 +77,12 @@ impl PassthroughAccount {
     /// The request is for the fleet with these metrics.
     pub(super) fn is_of_fleet(&mut self, meters: &Arc<Meters>) {
         self.meters = meters.clone();
+    }
+
+    /// The request goes on at another fleet, since `from` failed or none serves its model.
+    pub(super) fn falls_back(&mut self, from: Option<&Arc<str>>, reason: &'static str) {
+        self.fallback.get_or_insert((from.cloned(), reason));
+        (self.engine, self.asked) = (None, None);
     }
 
     /// The id that the log and the client know it by.
@@ -183,6 +193,7 @@ impl Drop for PassthroughAccount {
         let usage = self.told.usage(Api::Chat);
         self.due.settle(&self.meters, end, self.took(usage));
         let (prefiller, decoder) = (self.asked_of(Role::Prefill), self.asked_of(Role::Decode));
+        let fallback_from = self.fallback.as_ref().and_then(|(from, _)| from.as_deref());
         tracing::info!(
             id = %self.id,
             route = ROUTE,
@@ -191,6 +202,9 @@ impl Drop for PassthroughAccount {
             reason = self.reason,
             prefiller,
             decoder,
+            fleet = self.meters.label().name(),
+            fallback_from,
+            fallback_reason = self.fallback.as_ref().map(|(_, reason)| *reason),
             prompt_tokens = usage.prompt,
             output_tokens = usage.output,
             total_ms = rounded_ms(self.arrived.elapsed()),

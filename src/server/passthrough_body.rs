@@ -129,7 +129,8 @@ impl Body for PassthroughBody {
             Poll::Pending if this.over_until.is_some() => this.silence.poll_timer(cx).map(|()| None),
             Poll::Pending => {
                 let engine = this.reservation.instance();
-                this.silence.poll_too_long(cx, || engine.health().is_silent()).map(|error| {
+                let (is_away, is_cut) = (|| engine.health().is_silent(), || this.relay.fleet.is_cut());
+                this.silence.poll_too_long(cx, is_away, is_cut).map(|error| {
                     this.broken(FailureKind::Timeout, error.to_string());
                     Some(Err(Cut::Silent(error)))
                 })

@@ -13,7 +13,7 @@ use crate::dialect::{Api, Shape, guard, media};
 use crate::error::{Error, Kind};
 use crate::relay::response_owners;
 use crate::route::estimate;
-use crate::server::fleets::{ChosenFleet, ModelAlias};
+use crate::server::fleets::{ChosenFleet, ModelAlias, NamedTarget, RequestTies};
 use crate::server::table::{self, Passage};
 use crate::server::{Gateway, alias_answer, auth, form};
 
@@ -23,7 +23,7 @@ use crate::server::{Gateway, alias_answer, auth, form};
 const FILE_BYTES_PER_TOKEN: u64 = 640;
 
 /// A body that may be sent to an engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is nearly always the large one, and is not kept")]
 pub(super) enum Payload {
     /// There is none.
@@ -79,35 +79,37 @@ impl Payload {
         self.model().is_some()
     }
 
-    /// Chooses the fleet that the request is for, which the caller may use: that of its model, or,
-    /// without a body, the `fleet` of this name.
+    /// Finds the fleet that the request is for, which the caller may use: that of its model; where
+    /// it names none, the `fleet` of this name.
     ///
     /// # Errors
-    /// Those of [`Gateway::choose_fleet`]; without a body `InvalidField` where there are several
+    /// Those of [`Gateway::find_fleet`]; without a body `InvalidField` where there are several
     /// fleets and none is named.
-    pub(super) fn choose_fleet(
+    pub(super) async fn find_fleet(
         &self,
         gateway: &Gateway,
         caller: &Caller,
         fleet: Option<&str>,
     ) -> Result<ChosenFleet, Error> {
-        if matches!(self, Payload::Nothing) {
-            let fleets = gateway.fleets();
-            let found = match fleet {
-                Some(fleet) => fleets.named(fleet),
-                None => fleets.single(),
-            };
-            let found = found.ok_or_else(|| {
-                let known: Vec<&str> = fleets.iter().map(|fleet| &*fleet.name).collect();
-                let message = format!(
-                    "several models are served: say which fleet this request is for, by ?fleet= and one of {}",
-                    known.join(", ")
-                );
-                Error::new(Kind::InvalidField, message).param("fleet")
-            })?;
-            return Ok(ChosenFleet::known(found.clone()));
+        if !matches!(self, Payload::Nothing) {
+            let model = self.model();
+            let named = NamedTarget { model: model.as_deref(), fleet };
+            return gateway.find_fleet(caller, named, RequestTies::default).await;
         }
-        gateway.choose_own_fleet(caller, self.model().as_deref())
+        let fleets = gateway.fleets();
+        if let (None, Some(only)) = (fleet, fleets.single()) {
+            return Ok(ChosenFleet::known(only.clone()));
+        }
+        let found = fleet.and_then(|fleet| fleets.named(fleet));
+        let found = found.ok_or_else(|| {
+            let known: Vec<&str> = fleets.iter().map(|fleet| &*fleet.name).collect();
+            let message = format!(
+                "several models are served: say which fleet this request is for, by ?fleet= and one of {}",
+                known.join(", ")
+            );
+            Error::new(Kind::InvalidField, message).param("fleet")
+        })?;
+        Ok(ChosenFleet::known(found.clone()))
     }
 
     /// The same with the name that engines know in place of an alias.

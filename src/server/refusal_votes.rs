@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use crate::fleet::Instance;
 use crate::relay::Relay;
-use crate::server::passthrough::EngineAnswer;
+use crate::server::one_engine::EngineAnswer;
 
 /// Refusals of one request by engines of one role.
 #[derive(Default)]

@@ -36,6 +36,16 @@ pub fn of_path(path: &str) -> Option<Api> {
     }
 }
 
+/// Refuses a model that is neither the engine's nor an adapter that it has loaded.
+fn check_model(hub: &Hub, body: &Value) -> Result<(), ApiFailure> {
+    let asked = body.get("model").and_then(Value::as_str);
+    let is_served = |asked: &&str| *asked == hub.spec.model || hub.adapters().iter().any(|it| it == *asked);
+    match asked.filter(|asked| !is_served(asked)) {
+        Some(asked) => Err(ApiFailure::unknown_model(asked, &hub.spec.model)),
+        None => Ok(()),
+    }
+}
+
 /// Answers a generation request.
 pub async fn generate(
     hub: &Arc<Hub>,
@@ -43,6 +53,7 @@ pub async fn generate(
     asked: ReceivedRequest,
 ) -> Result<Response<Body>, ApiFailure> {
     let body = read_json(&asked)?;
+    check_model(hub, &body)?;
     let handoff = match hub.spec.connector {
         Connector::Layerwise => Handoff::read(hub.spec.connector, &body)?,
         _ => meet::read(hub, api, &asked, &body, Handoff::parse(&body)?)?,

@@ -78,9 +78,6 @@ const MAX_PROMPTS: usize = 1024;
 impl Ask {
     /// Checks `body`; `handoff` is what its `kv_transfer_params` say, already read.
     pub fn parse(api: Api, body: &Value, handoff: Handoff, spec: &EngineSpec) -> Result<Ask, ApiFailure> {
-        if let Some(asked) = body.get("model").and_then(Value::as_str).filter(|asked| !spec.serves(asked)) {
-            return Err(ApiFailure::unknown_model(asked, &spec.model));
-        }
         let mut prompts = prompts(api, body, spec)?;
         let stream = flag(body, "stream");
         let options = body.get("stream_options").filter(|options| !options.is_null());

@@ -19,6 +19,10 @@ use super::tokens;
 /// Route of vLLM 0.32 and later that tells a chat's tokens.
 const RENDER: &str = "/v1/chat/completions/render";
 
+/// Routes of vLLM with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`.
+const LOAD: &str = "/v1/load_lora_adapter";
+const UNLOAD: &str = "/v1/unload_lora_adapter";
+
 /// Numbers of a fake embedding.
 const EMBEDDING_NUMBERS: u64 = 8;
 
@@ -28,7 +32,9 @@ pub fn allowed(path: &str) -> Option<Method> {
     match path {
         "/server_info" | "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load"
         | "/metrics" | "/kv_event_sources" | "/v1/models" => Some(Method::GET),
-        "/tokenize" | RENDER | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
+        "/tokenize" | RENDER | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" | LOAD | UNLOAD => {
+            Some(Method::POST)
+        }
         _ => api::of_path(path).map(|_| Method::POST),
     }
 }
@@ -65,6 +71,9 @@ pub fn post(hub: &Hub, path: &str, asked: &ReceivedRequest) -> Result<Response<B
         return Ok(respond(200, "", Bytes::new()));
     }
     let body = read_json(asked)?;
+    if matches!(path, LOAD | UNLOAD) {
+        return change_adapters(hub, path, &body);
+    }
     match path {
         "/tokenize" => tokenize(hub, &body, &asked.body),
         RENDER => render(hub, &body, &asked.body),
@@ -72,6 +81,33 @@ pub fn post(hub: &Hub, path: &str, asked: &ReceivedRequest) -> Result<Response<B
         _ => embeddings(hub, &body),
     }
     .map(|answer| respond_json(&answer))
+}
+
+/// Loads or unloads an adapter, with vLLM 0.32's words.
+fn change_adapters(hub: &Hub, path: &str, body: &Value) -> Result<Response<Body>, ApiFailure> {
+    let missing = || ApiFailure::bad_request("Both 'lora_name' and 'lora_path' must be provided.");
+    let name = body.get("lora_name").and_then(Value::as_str).ok_or_else(missing)?;
+    let mut loaded = hub.adapters();
+    let is_loaded = loaded.iter().any(|known| known == name);
+    let said = match (path, is_loaded) {
+        (LOAD, true) => {
+            let message = format!(
+                "The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set \
+                 'load_inplace' to True."
+            );
+            return Err(ApiFailure::bad_request(&message));
+        }
+        (LOAD, false) => {
+            loaded.push(name.to_owned());
+            format!("Success: LoRA adapter '{name}' added successfully.")
+        }
+        (_, false) => return Err(ApiFailure::unknown_adapter(name)),
+        (_, true) => {
+            loaded.retain(|known| known != name);
+            format!("Success: LoRA adapter '{name}' removed successfully.")
+        }
+    };
+    Ok(respond(200, "", said.into()))
 }
 
 /// As much of SGLang's as says what the server is there for.
@@ -100,7 +136,7 @@ fn models(hub: &Hub) -> Value {
             "group": null, "is_blocking": false,
         }],
     }]});
-    let adapters = hub.spec.adapters.iter().map(|name| {
+    let adapters = hub.adapters().clone().into_iter().map(|name| {
         json!({
             "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": format!("/adapters/{name}"),
             "parent": model, "max_model_len": null, "permission": [],

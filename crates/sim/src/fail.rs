@@ -62,6 +62,13 @@ impl ApiFailure {
         ApiFailure::new(404, "NotFoundError", &message, "model".into())
     }
 
+    /// 404 for an adapter that is not loaded and is to be unloaded.
+    #[must_use]
+    pub fn unknown_adapter(name: &str) -> ApiFailure {
+        let message = format!("The lora adapter '{name}' cannot be found.");
+        ApiFailure::new(404, "NotFoundError", &message, Value::Null)
+    }
+
     /// 500 without a cause, e.g. KV that could not be read.
     #[must_use]
     pub fn internal() -> ApiFailure {

@@ -92,6 +92,7 @@ pub struct Hub {
     state: Mutex<State>,
     seen: Mutex<SeenLog>,
     heard: Mutex<VecDeque<u16>>,
+    adapters: Mutex<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -111,6 +112,7 @@ impl Hub {
     #[must_use]
     pub fn new(spec: EngineSpec, gate: Entry, chores: mpsc::Sender<Chore>) -> Hub {
         let core = Core::new(&spec);
+        let adapters = Mutex::new(spec.adapters.clone());
         Hub {
             spec,
             engine_id: uuid::Uuid::new_v4().to_string(),
@@ -123,7 +125,13 @@ impl Hub {
             state: Mutex::new(State { core, bells: HashMap::new() }),
             seen: Mutex::default(),
             heard: Mutex::default(),
+            adapters,
         }
+    }
+
+    /// LoRA adapters that are loaded now.
+    pub fn adapters(&self) -> MutexGuard<'_, Vec<String>> {
+        lock(&self.adapters)
     }
 
     /// This engine, as it reads the KV of others.

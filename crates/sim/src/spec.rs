@@ -196,12 +196,6 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
-    /// True if requests may ask for this model: its own, or an adapter.
-    #[must_use]
-    pub fn serves(&self, model: &str) -> bool {
-        model == self.model || self.adapters.iter().any(|adapter| adapter == model)
-    }
-
     /// Tokens the longest accepted prompt may have.
     #[must_use]
     pub fn context_tokens(&self) -> usize {

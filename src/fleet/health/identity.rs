@@ -35,6 +35,10 @@ pub struct Identity {
     hurried: bool,
     /// Questions for its models in a row that brought no answer.
     unanswered: u32,
+    /// It has not answered the last question for its models yet.
+    is_asked: bool,
+    /// An adapter came or went since it was asked.
+    is_overtaken: bool,
 }
 
 impl Identity {
@@ -53,6 +57,19 @@ impl Identity {
     /// It is being asked for its models.
     pub fn models_asked(&mut self) {
         self.models_asked = true;
+        self.is_asked = true;
+        self.is_overtaken = false;
+    }
+
+    /// It has listed its models. True if an adapter came or went meanwhile: the list is old.
+    pub fn models_listed(&mut self) -> bool {
+        self.is_asked = false;
+        self.is_overtaken
+    }
+
+    /// True if its list is being read, or is to be.
+    pub fn is_read(&self) -> bool {
+        self.is_asked || !self.models_asked
     }
 
     /// Its process may be another one by now: it is asked again, at once, what it was asked at its
@@ -72,6 +89,7 @@ impl Identity {
     /// It did not say which models it serves. True if it is to be asked again: one that never says
     /// is not asked for ever.
     pub fn models_unanswered(&mut self) -> bool {
+        self.is_asked = false;
         self.unanswered = self.unanswered.saturating_add(1);
         self.models_asked = self.unanswered >= MOST_UNANSWERED;
         !self.models_asked
@@ -86,13 +104,9 @@ impl Identity {
         }
     }
 
-    /// It refused a model that another engine serves: its list may have changed.
-    pub fn want_models(&mut self) {
-        self.models_asked = false;
-    }
-
-    /// It was told to load or unload an adapter: it is asked at once.
+    /// It has loaded or unloaded an adapter: it is asked at once.
     pub fn models_changed(&mut self) {
+        self.is_overtaken = true;
         self.models_asked = false;
         self.hurried = true;
         self.unanswered = 0;

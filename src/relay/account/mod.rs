@@ -266,7 +266,7 @@ impl Ledger {
     /// was counted there is this one's.
     pub fn falls_back(&mut self, meters: &Arc<Meters>, from: Option<&Arc<str>>, reason: &'static str) {
         self.tries_anew();
-        self.fallback = Some((from.cloned(), reason));
+        self.fallback.get_or_insert((from.cloned(), reason));
         self.meters = meters.clone();
         (self.prefill_place, self.decode_place, self.fleet_place) = (None, None, None);
         self.asked = None;

@@ -1,6 +1,7 @@
 //! The fleets that are served, and the choice of one for a request. From there on nothing of a
 //! request knows of others.
 
+mod lists;
 mod model_routes;
 mod names;
 
@@ -21,17 +22,15 @@ use crate::relay::Relay;
 use crate::server::instances::Waiting;
 use crate::server::{Gateway, auth, printable};
 use crate::util::swap::Live;
+use lists::ListReadings;
+pub(super) use lists::NamedTarget;
 pub use model_routes::ModelRule;
 pub(super) use model_routes::{ModelRoute, RequestTies};
 use names::{Conflict, NameTable, Named};
 
-/// Least time between two readings of the engines' lists for a name that is not known: anybody can
-/// make one up.
+/// Least time between two times that names are gathered for one that is not known: anybody can make
+/// one up.
 const REFRESH: Duration = Duration::from_millis(100);
-
-/// Least time between two questions to all engines for a name that is not known, for the same
-/// reason.
-const ASK_ANEW: Duration = Duration::from_secs(5);
 
 /// Engines that serve the same models, with all that a request needs on its way to them.
 #[derive(Debug)]
@@ -113,8 +112,8 @@ pub struct Fleets {
     names: Live<NameTable>,
     /// Time at which the names were read last for one that was not known.
     refreshed: Mutex<Option<Instant>>,
-    /// Time at which engines were asked last for one that was not known.
-    asked: Mutex<Option<Instant>>,
+    /// Readings of engines' lists for names that are still not known then.
+    readings: ListReadings,
     /// Names that two fleets list, as they were logged last.
     told: Mutex<Vec<Conflict>>,
 }
@@ -152,7 +151,7 @@ impl Fleets {
             rules,
             names: Live::new(NameTable::default()),
             refreshed: Mutex::default(),
-            asked: Mutex::default(),
+            readings: ListReadings::new(),
             told: Mutex::default(),
         };
         fleets.refresh_names();
@@ -205,17 +204,10 @@ impl Fleets {
         *told = conflicts;
     }
 
-    /// The same for a name that is not known, though not for each. Engines are asked for their
-    /// lists as well, for the next request.
+    /// The same for a name that is not known, though not for each.
     fn refresh_for_unknown(&self) {
         if is_due(&self.refreshed, REFRESH) {
             self.refresh_names();
-        }
-        if !is_due(&self.asked, ASK_ANEW) {
-            return;
-        }
-        for engine in self.iter().flat_map(|fleet| fleet.everyone()) {
-            engine.health().identity().models_may_differ(true);
         }
     }
 
@@ -277,6 +269,12 @@ impl RemoteApi {
             Api::Messages => "messages",
             Api::Generate => return None,
         };
+        format!("{}/{route}", self.path).parse().ok()
+    }
+
+    /// Path there of a route that one engine answers; `None` where only engines have it.
+    pub(super) fn target_of(&self, path: &str) -> Option<PathAndQuery> {
+        let route = path.strip_prefix("/v1/").filter(|route| *route == "embeddings")?;
         format!("{}/{route}", self.path).parse().ok()
     }
 }
@@ -364,22 +362,6 @@ impl Gateway {
         };
         let route = route.or_else(|| fleets.route(&chosen.alias.as_ref()?.model));
         Ok(ChosenFleet { route, ..chosen })
-    }
-
-    /// The same for a route that no fall-back takes over.
-    ///
-    /// # Errors
-    /// As [`Gateway::choose_fleet`]; `NoPrefiller` where no fleet serves the model now.
-    pub(super) fn choose_own_fleet(
-        &self,
-        caller: &Caller,
-        model: Option<&str>,
-    ) -> Result<ChosenFleet, Error> {
-        let chosen = self.choose_fleet(caller, model, RequestTies::default)?;
-        match chosen.unserved {
-            false => Ok(chosen),
-            true => Err(Error::new(Kind::NoPrefiller, "no engine serves this model now").param("model")),
-        }
     }
 
     fn choose_by_name(

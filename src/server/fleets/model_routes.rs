@@ -73,6 +73,12 @@ impl ModelRoute {
         Some(named)
     }
 
+    /// This fleet, if requests may go to it.
+    pub(super) fn target_at(self: &Arc<Self>, fleet: &Arc<ServedFleet>) -> Option<ChosenFleet> {
+        let target = self.targets.iter().find(|(named, _)| Arc::ptr_eq(&named.fleet, fleet))?;
+        Some(ChosenFleet { route: Some(self.clone()), ..ChosenFleet::of(&target.0) })
+    }
+
     /// True if requests are shared out among fleets.
     pub(super) fn has_targets(&self) -> bool {
         !self.targets.is_empty()

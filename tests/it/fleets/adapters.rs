@@ -5,7 +5,7 @@ use pd_proxy::config::Config;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::json;
 
-use super::CHAT;
+use super::{CHAT, DIALECTS, Fleets, Settings};
 use crate::common::client::{self, get, post};
 use crate::common::place;
 use crate::common::stage::{Script, fast};
@@ -55,4 +55,48 @@ async fn requests_for_an_adapter_go_where_it_is_listed() {
     for engine in prefillers.into_iter().chain(decoders) {
         engine.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adapter_is_served_from_the_moment_an_engine_has_it() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let side = &fleets.sides[0];
+    let spec = EngineSpec { role: Role::Prefill, model: side.model.clone(), ..fast() };
+    let second = Engine::start(spec, place::own_host()).await.unwrap();
+    let change = json!({"type": "prefill", "instances": [second.addr().to_string()], "fleet": "f0"});
+    assert_eq!(fleets.post("/instances/add", &change).await.status, 200);
+    let ask = async |number: usize| {
+        let prompt = format!("number {number}");
+        let body = match number % 3 {
+            0 => json!({"model": "sql", "prompt": prompt, "max_tokens": 2}),
+            1 => json!({"model": "sql", "prompt": prompt, "max_tokens": 2, "stream": true}),
+            _ => json!({"model": "sql", "prompt": prompt}),
+        };
+        let path = if number % 3 == 2 { "/tokenize" } else { "/v1/completions" };
+        fleets.post(path, &body).await.status
+    };
+    let order = json!({"lora_name": "sql", "lora_path": "/adapters/sql"}).to_string();
+    for _ in 0..2 {
+        // Nobody tells the gateway.
+        for at in [second.addr(), side.decoder.addr()] {
+            assert_eq!(client::send(at, &post("/v1/load_lora_adapter", &order)).await.status, 200);
+        }
+        let answers = futures_util::future::join_all((0..40).map(ask)).await;
+        assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+        for at in [second.addr(), side.decoder.addr()] {
+            assert_eq!(client::send(at, &post("/v1/unload_lora_adapter", &order)).await.status, 200);
+        }
+        // The order goes to all, and the one that has it already says so.
+        let through =
+            fleets.post("/v1/load_lora_adapter?fleet=f0", &serde_json::from_str(&order).unwrap()).await;
+        assert_eq!(through.status, 200, "{}", through.text());
+        let answers = futures_util::future::join_all((0..40).map(ask)).await;
+        assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+        let through =
+            fleets.post("/v1/unload_lora_adapter?fleet=f0", &serde_json::from_str(&order).unwrap()).await;
+        assert_eq!(through.status, 200, "{}", through.text());
+        assert_eq!(ask(0).await, 404, "it is nowhere");
+    }
+    second.stop().await;
+    fleets.end().await;
 }

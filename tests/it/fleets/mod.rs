@@ -2,7 +2,9 @@
 
 mod adapters;
 mod aliases;
+mod fallbacks;
 mod faults;
+mod hung;
 mod models;
 mod names;
 mod operators;

@@ -2,7 +2,7 @@
 //! operators.
 
 mod admin;
-mod authority;
+pub mod authority;
 mod bodies;
 mod engine;
 mod listener;
