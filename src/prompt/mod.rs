@@ -379,8 +379,9 @@ impl Prompter {
 
     fn text(&self, text: &str, add_special_tokens: bool) -> Result<Prompt, Reason> {
         match self.encode(text, add_special_tokens) {
-            // What frames a text may stand at its end.
-            Err(Reason::Tokenizer) if !add_special_tokens => self.before_refusal(text, text.len()),
+            Err(Reason::Tokenizer) if !(add_special_tokens && self.frames_texts()) => {
+                self.before_refusal(text, text.len())
+            }
             tokens => tokens.map(Prompt::exact),
         }
     }

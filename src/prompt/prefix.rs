@@ -13,8 +13,7 @@ impl Prompter {
     /// The [`Reason`] for which not even a beginning is known.
     pub(super) fn before_items(&self, chat: &Chat, context: &Context<'_>) -> Result<Prompt, Reason> {
         let rendered = |form| self.render(chat.with_media(form), context);
-        // What frames a text may stand at its end.
-        let is_framed = chat.add_special_tokens;
+        let is_framed = chat.add_special_tokens && self.frames_texts();
         match (rendered(MediaForm::Items)?, rendered(MediaForm::Text)?) {
             (Rendered::Text(text), Rendered::Text(other)) if !is_framed => {
                 let shared = shared_count(text.as_bytes(), other.as_bytes());
@@ -59,6 +58,13 @@ impl Prompter {
             Err(Reason::Tokenizer) => self.before_refusal(known, text.len()),
             Err(reason) => Err(reason),
         }
+    }
+
+    /// True if the tokenizer adds tokens to whole prompts, which may stand at their end.
+    pub(super) fn frames_texts(&self) -> bool {
+        let mut frame = Vec::new();
+        let framed = self.tokenizer.as_ref().map(|tokenizer| tokenizer.encode_into("", true, &mut frame));
+        !matches!(framed, Some(Ok(()))) || !frame.is_empty()
     }
 
     /// The beginning of a text that the tokenizer refuses, up to the last special token before the

@@ -94,8 +94,8 @@ impl Topic {
         }
     }
 
-    /// True if `/tokenize` is asked about it as the chat endpoint is. The others that endpoint turns
-    /// into something else before, and the question says that something; or it takes no such
+    /// True if `/tokenize` is asked about it as the chat endpoint is. The others that endpoint
+    /// turns into something else before, and the question says that something; or it takes no such
     /// request.
     pub fn is_shown_by_tokenize(self) -> bool {
         !matches!(

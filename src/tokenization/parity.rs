@@ -309,12 +309,17 @@ fn chat(api: Api, body: &Object) -> Option<Box<Chat>> {
 
 /// Questions about one request, the first of which an engine may not know.
 struct Questions {
-    /// Body for the `/render` of an API.
-    render: Option<(Api, Bytes)>,
+    render: Option<RenderRequest>,
     /// An error if the other route's answer would show nothing.
     tokenize: Result<TokenizeRequest, Reason>,
     /// It brings an image, which engines of models for text refuse.
     has_media: bool,
+}
+
+/// A question to the `/render` of an API.
+struct RenderRequest {
+    api: Api,
+    body: Bytes,
 }
 
 /// The tokens that are known here of a request.
@@ -358,7 +363,7 @@ fn questions(api: Api, body: &Object, efforts: &EffortMap, hidden: Hidden, rules
         false => tokenize_request_under(api, body, rules, efforts),
     };
     Questions {
-        render: is_hidden.then(|| (api, body.bytes().clone())),
+        render: is_hidden.then(|| RenderRequest { api, body: body.bytes().clone() }),
         tokenize: match shown_by {
             ShownBy::Render => Err(Reason::Release),
             ShownBy::Tokenize | ShownBy::Either => tokenize,
@@ -378,11 +383,11 @@ struct EngineAnswer {
 async fn answer(
     asker: &Asker,
     engine: &Endpoint,
-    render: Option<(Api, Bytes)>,
+    render: Option<RenderRequest>,
     tokenize: Option<Bytes>,
 ) -> Option<EngineAnswer> {
-    if let Some((api, render)) = render {
-        let tokens = asker.render(engine, api, render).await;
+    if let Some(RenderRequest { api, body }) = render {
+        let tokens = asker.render(engine, api, body).await;
         let is_answer = match &tokens {
             Ok(_) => true,
             Err(AskError::Refused(status)) => JUDGEMENTS.contains(status),

@@ -259,8 +259,10 @@ async fn the_topics_that_an_engine_reads_as_we_do_are_told() {
     let parity = compare_under(&at, &prompter("everything"), Rules::OF_33).await;
     let hidden = [Topic::OlderReasoning, Topic::Effort, Topic::Documents].into_iter();
     let hidden = hidden.fold(Topics::NONE, Topics::with);
-    // The chats of a template have no code, and this one has no special token before an image.
-    let all = Topics::ALL.without(Topics::NONE.with(Topic::Encoding).with(Topic::Media));
+    // The chats of a template have no code, and this one has no special token before an image. The
+    // simulator renders chats alone.
+    let unshown = [Topic::Encoding, Topic::Media, Topic::Messages, Topic::Responses].into_iter();
+    let all = Topics::ALL.without(unshown.fold(Topics::NONE, Topics::with));
     assert_eq!(parity.topics.same, all.without(hidden), "it has no /render");
     let (_engine, at) = engine(EngineSpec { renders: true, ..older }).await;
     let parity = compare_under(&at, &prompter("everything"), Rules::OF_33).await;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Converted, OpenChoices, Origin, call, function_tool, image, list, message, object, take_text, text_part,
+    Converted, Function, OpenChoices, Origin, call, image, list, message, object, take_text, text_part,
     tool_result, value, with_same,
 };
 use crate::codec::json::{Edit, Object, Value as Member, quote};
@@ -287,11 +287,12 @@ fn tool(tool: Value) -> Result<Value, Reason> {
     let mut schema = object(tool.shift_remove("input_schema").ok_or(Reason::Shape)?)?;
     schema.entry("type").or_insert_with(|| Value::from("object"));
     let mut take = |key| tool.shift_remove(key).unwrap_or_default();
-    Ok(function_tool([
-        ("name", Value::String(name)),
-        ("description", take("description")),
-        ("parameters", Value::Object(schema)),
-        ("strict", take("strict")),
-        ("defer_loading", take("defer_loading")),
-    ]))
+    let function = Function {
+        name,
+        description: take("description"),
+        parameters: Value::Object(schema),
+        strict: take("strict"),
+        defer_loading: take("defer_loading"),
+    };
+    Ok(function.into_tool())
 }

@@ -166,14 +166,34 @@ fn tool_result(id: Value, content: Value) -> Value {
     Value::Object(out)
 }
 
-/// A tool in the chat's form; members that are null stay out.
-fn function_tool(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    let members = members.into_iter().filter(|(_, value)| !value.is_null());
-    let function: Map<String, Value> = members.map(|(key, value)| (key.to_owned(), value)).collect();
-    let mut out = Map::new();
-    out.insert("type".to_owned(), Value::from("function"));
-    out.insert("function".to_owned(), Value::Object(function));
-    Value::Object(out)
+/// A function that the model may call; members that are null are not there.
+#[derive(Default)]
+struct Function {
+    name: String,
+    description: Value,
+    parameters: Value,
+    strict: Value,
+    defer_loading: Value,
+}
+
+impl Function {
+    /// The tool in the chat's form.
+    fn into_tool(self) -> Value {
+        let Function { name, description, parameters, strict, defer_loading } = self;
+        let members = [
+            ("name", Value::String(name)),
+            ("description", description),
+            ("parameters", parameters),
+            ("strict", strict),
+            ("defer_loading", defer_loading),
+        ];
+        let members = members.into_iter().filter(|(_, value)| !value.is_null());
+        let function: Map<String, Value> = members.map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut out = Map::new();
+        out.insert("type".to_owned(), Value::from("function"));
+        out.insert("function".to_owned(), Value::Object(function));
+        Value::Object(out)
+    }
 }
 
 #[cfg(test)]

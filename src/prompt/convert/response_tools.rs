@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::response_items::flat_name;
-use super::{function_tool, list, object, take_text};
+use super::{Function, list, object, take_text};
 use crate::codec::json::Object;
 use crate::prompt::Reason;
 
@@ -54,13 +54,14 @@ fn function(mut tool: Map<String, Value>, space: Option<&str>) -> Result<Value, 
     let name = take_text(&mut tool, "name")?.ok_or(Reason::Shape)?;
     let name = space.map_or_else(|| name.clone(), |space| flat_name(space, &name));
     let mut take = |key| tool.shift_remove(key).unwrap_or_default();
-    Ok(function_tool([
-        ("name", Value::String(name)),
-        ("description", take("description")),
-        ("parameters", take("parameters")),
-        ("strict", take("strict")),
-        ("defer_loading", take("defer_loading")),
-    ]))
+    let function = Function {
+        name,
+        description: take("description"),
+        parameters: take("parameters"),
+        strict: take("strict"),
+        defer_loading: take("defer_loading"),
+    };
+    Ok(function.into_tool())
 }
 
 /// A tool that takes any text is shown as a function of one text.
@@ -73,9 +74,5 @@ fn custom(mut tool: Map<String, Value>) -> Result<Value, Reason> {
         "required": ["input"],
         "additionalProperties": false,
     });
-    Ok(function_tool([
-        ("name", Value::String(name)),
-        ("description", description),
-        ("parameters", parameters),
-    ]))
+    Ok(Function { name, description, parameters, ..Function::default() }.into_tool())
 }

@@ -140,14 +140,13 @@ fn items_of_an_answer_become_one_message() {
 }
 
 #[test]
-fn what_the_engine_alone_has_is_unknown() {
+fn parts_that_the_engine_alone_has_are_unknown() {
     for (more, reason) in [
         (json!({"previous_response_id": "r"}), Reason::Api),
         (json!({"previous_input_messages": []}), Reason::Api),
         (json!({"truncation": "auto"}), Reason::Truncation),
         (json!({"truncation": null}), Reason::Truncation),
         (json!({"prompt": {"id": "p"}}), Reason::Shape),
-        (json!({"tools": [{"type": "function", "name": "f"}], "tool_choice": "none"}), Reason::Constraint),
     ] {
         let mut body = json!({"input": "a"});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
