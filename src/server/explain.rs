@@ -42,8 +42,8 @@ pub(super) async fn of_request(
     reply::json(StatusCode::OK, json!({"id": id, "placements": placements}).to_string())
 }
 
-/// `POST /debug/route`: where this body would go now, on the path of `?path=`. Nothing is sent to an
-/// engine's queue.
+/// `POST /debug/route`: where this body would go now, on the path of `?path=`. Nothing is sent to
+/// an engine's queue.
 pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     if let Some(refusal) = instances::refusal(request.extensions()) {
         return refusal;
