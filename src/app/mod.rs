@@ -188,6 +188,7 @@ impl App {
         let Listeners { bound, admin } = listen(&config.server).await?;
         let mut tasks = JoinSet::new();
         start_housekeeping(&gateway, tls.as_ref(), keys, &mut tasks);
+        share::start_budgets(config, &gateway, &mut tasks).map_err(StartError::Share)?;
         let started = running.iter_mut().zip(&configured);
         join_all(started.map(|(fleet, (_, config))| fleet.start_engine_loops(config))).await;
         gateway.fleets().refresh_names();

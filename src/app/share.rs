@@ -1,4 +1,5 @@
-//! Wiring of `[share]`: the link of a fleet's scheduler to those of other gateways.
+//! Wiring of `[share]`: the link of a fleet's scheduler to those of other gateways, and the
+//! exchange of keys' budgets with them.
 
 use std::sync::Arc;
 
@@ -6,6 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::config::Config;
 use crate::fleet::Fleet;
+use crate::server::Gateway;
 
 /// Client of the store; `None` where none is configured, or the fleet is an API elsewhere.
 #[cfg(feature = "share")]
@@ -50,3 +52,39 @@ pub(super) fn store(_: &Config) -> Result<ShareStore, String> {
 /// Starts nothing.
 #[cfg(not(feature = "share"))]
 pub(super) fn start((): ShareStore, _: String, _: &Arc<Fleet>, _: &mut JoinSet<()>) {}
+
+/// Starts the exchange of keys' budgets where a store is configured, and keys are asked for.
+///
+/// # Errors
+/// The store's URL can't be used.
+#[cfg(feature = "share")]
+pub(super) fn start_budgets(
+    config: &Config,
+    gateway: &Gateway,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), String> {
+    let Some(settings) = link_settings(config, &config.share.prefix)? else { return Ok(()) };
+    if gateway.callers.checks() {
+        let (callers, meters) = (gateway.callers.clone(), gateway.meters.clone());
+        tasks.spawn(crate::share::BudgetLink::new(settings, callers, meters).run());
+    }
+    Ok(())
+}
+
+#[cfg(feature = "share")]
+fn link_settings(config: &Config, prefix: &str) -> Result<Option<crate::share::LinkSettings>, String> {
+    use crate::route::shared::message::ReplicaId;
+    use crate::share::{LinkSettings, Store};
+
+    let Some(url) = config.share.store()? else { return Ok(None) };
+    let store = Store::new(&url).map_err(|error| error.to_string())?;
+    let me = ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0);
+    Ok(Some(LinkSettings { store, prefix: prefix.to_owned(), me }))
+}
+
+/// Starts nothing, as above.
+#[cfg(not(feature = "share"))]
+#[expect(clippy::unnecessary_wraps, reason = "the other one can fail")]
+pub(super) fn start_budgets(_: &Config, _: &Gateway, _: &mut JoinSet<()>) -> Result<(), String> {
+    Ok(())
+}

@@ -78,6 +78,19 @@ impl Budget {
         (known > 0.0).then(|| (bytes as f64 * tokens / known).max(1.0) as u64)
     }
 
+    /// Tokens in it at `now`; negative if more were used than it had.
+    pub fn tokens(&mut self, now: Instant) -> f64 {
+        self.fill(now);
+        self.tokens
+    }
+
+    /// Another size and level from `now` on.
+    pub fn reset(&mut self, per_minute: u64, tokens: f64, now: Instant) {
+        self.per_minute = per_minute.max(1) as f64;
+        self.tokens = tokens.min(self.per_minute);
+        self.as_of = Some(now);
+    }
+
     /// The bucket's level at `now`.
     pub fn level(&mut self, now: Instant) -> Level {
         self.fill(now);
@@ -96,7 +109,8 @@ impl Budget {
         self.tokens = (self.tokens + gained).min(self.per_minute);
     }
 
-    fn time_for(&self, tokens: f64) -> Duration {
+    /// Time in which so many tokens come.
+    pub fn time_for(&self, tokens: f64) -> Duration {
         Duration::try_from_secs_f64(tokens.max(0.0) * MINUTE_S / self.per_minute).unwrap_or(Duration::MAX)
     }
 }

@@ -12,18 +12,21 @@ pub mod budget;
 pub mod digest;
 pub mod entry;
 pub mod file;
+pub mod key_budget;
 pub mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use budget::Budget;
 pub use digest::Digest;
 use file::Entry;
+pub use key_budget::KeyBudget;
 
 /// Name of the one caller if no keys are configured.
 pub const ANYONE: &str = "anyone";
@@ -53,7 +56,15 @@ pub struct Caller {
     pub grants: Grants,
     /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change
     /// refills no bucket.
-    budget: Option<Arc<Mutex<Budget>>>,
+    budget: Option<Arc<BudgetCell>>,
+}
+
+/// Budget of a key, which requests and the exchange with other gateways use at once.
+#[derive(Debug)]
+pub struct BudgetCell {
+    budget: Mutex<KeyBudget>,
+    /// Wakes the exchange with other gateways.
+    used: Arc<Notify>,
 }
 
 /// Rights and budget of a caller.
@@ -78,6 +89,8 @@ pub struct Callers {
     table: Option<ArcSwap<Table>>,
     anyone: Arc<Caller>,
     wrong: Mutex<WrongKeyCount>,
+    /// Notified when a budget was used of which other gateways have not heard.
+    budget_used: Arc<Notify>,
 }
 
 type Table = HashMap<Digest, Arc<Caller>>;
@@ -93,7 +106,7 @@ struct WrongKeyCount {
 /// without being settled counts as taken.
 #[derive(Debug)]
 pub struct TokenReservation {
-    budget: Arc<Mutex<Budget>>,
+    budget: Arc<BudgetCell>,
     tokens: u64,
 }
 
@@ -111,13 +124,15 @@ pub struct Level {
 impl Callers {
     /// Accepts all clients without a key.
     pub fn open() -> Callers {
-        Callers { table: None, anyone: Arc::new(Caller::anyone()), wrong: Mutex::default() }
+        let (wrong, budget_used) = (Mutex::default(), Arc::default());
+        Callers { table: None, anyone: Arc::new(Caller::anyone()), wrong, budget_used }
     }
 
     /// Accepts only the keys in the file.
     pub fn of(entries: Vec<Entry>) -> Callers {
-        let table = Some(ArcSwap::from_pointee(table(entries, &Table::new())));
-        Callers { table, ..Callers::open() }
+        let open = Callers::open();
+        let table = table(entries, &Table::new(), &open.budget_used);
+        Callers { table: Some(ArcSwap::from_pointee(table)), ..open }
     }
 
     /// True if clients need a key.
@@ -139,9 +154,21 @@ impl Callers {
     /// way keep the rights that they began with.
     pub fn replace(&self, entries: Vec<Entry>) {
         if let Some(place) = &self.table {
-            let table = table(entries, &place.load());
+            let table = table(entries, &place.load(), &self.budget_used);
             place.store(Arc::new(table));
         }
+    }
+
+    /// Budgets of all keys that have one, each with the name of its key.
+    pub fn budgets(&self) -> Vec<(Arc<str>, Arc<BudgetCell>)> {
+        let table = self.table.iter().map(ArcSwap::load_full);
+        let named = |caller: &Arc<Caller>| Some((caller.name.clone(), caller.budget.clone()?));
+        table.flat_map(|table| table.values().filter_map(named).collect::<Vec<_>>()).collect()
+    }
+
+    /// Waits until a budget was used of which other gateways have not heard.
+    pub async fn budget_used(&self) {
+        self.budget_used.notified().await;
     }
 
     /// Counts a wrong key. Returns how many there were since the last log line, if it is time for
@@ -157,19 +184,38 @@ impl Callers {
     }
 }
 
-fn table(entries: Vec<Entry>, before: &Table) -> Table {
-    let budgets: HashMap<&str, &Arc<Mutex<Budget>>> =
+fn table(entries: Vec<Entry>, before: &Table, used: &Arc<Notify>) -> Table {
+    let budgets: HashMap<&str, &Arc<BudgetCell>> =
         before.values().filter_map(|caller| Some((&*caller.name, caller.budget.as_ref()?))).collect();
     let caller = |entry: Entry| {
         let budget = entry.grants.tokens_per_minute.map(|per_minute| {
             let known = budgets.get(entry.name.as_str()).map(|known| Arc::clone(known));
-            let budget = known.unwrap_or_else(|| Arc::new(Mutex::new(Budget::full(per_minute))));
-            lock(&budget).set_per_minute(per_minute);
+            let budget = known.unwrap_or_else(|| Arc::new(BudgetCell::full(per_minute, used.clone())));
+            budget.with(|budget| budget.set_per_minute(per_minute));
             budget
         });
         (entry.digest, Arc::new(Caller { name: entry.name.into(), grants: entry.grants, budget }))
     };
     entries.into_iter().map(caller).collect()
+}
+
+impl BudgetCell {
+    fn full(per_minute: u64, used: Arc<Notify>) -> BudgetCell {
+        BudgetCell { budget: Mutex::new(KeyBudget::full(per_minute)), used }
+    }
+
+    /// Does `work` with the budget. A panic of another's work leaves it usable.
+    pub fn with<T>(&self, work: impl FnOnce(&mut KeyBudget) -> T) -> T {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_touched = budget.is_touched();
+        let result = work(&mut budget);
+        let is_news = !was_touched && budget.is_touched();
+        drop(budget);
+        if is_news {
+            self.used.notify_one();
+        }
+        result
+    }
 }
 
 impl Caller {
@@ -192,24 +238,24 @@ impl Caller {
     /// The time until that many tokens are available.
     pub fn reserve(&self, tokens: u64, now: Instant) -> Result<Option<TokenReservation>, Duration> {
         let Some(budget) = &self.budget else { return Ok(None) };
-        lock(budget).take(tokens, now)?;
+        budget.with(|budget| budget.take(tokens, now))?;
         Ok(Some(TokenReservation { budget: budget.clone(), tokens }))
     }
 
     /// A prompt of the caller's, in a body of so many bytes, had so many tokens.
     pub fn learn(&self, bytes: usize, tokens: u64) {
-        self.budget.iter().for_each(|budget| lock(budget).learn(bytes, tokens));
+        self.budget.iter().for_each(|budget| budget.with(|budget| budget.learn(bytes, tokens)));
     }
 
     /// Tokens of a prompt in a body of so many bytes, if it is like the caller's last ones; `None`
     /// where nothing is known of these.
     pub fn expected(&self, bytes: u64) -> Option<u64> {
-        self.budget.as_ref().and_then(|budget| lock(budget).expected(bytes))
+        self.budget.as_ref().and_then(|budget| budget.with(|budget| budget.expected(bytes)))
     }
 
     /// Level of its token bucket at `now`; `None` if it has no budget.
     pub fn level(&self, now: Instant) -> Option<Level> {
-        self.budget.as_ref().map(|budget| lock(budget).level(now))
+        self.budget.as_ref().map(|budget| budget.with(|budget| budget.level(now)))
     }
 }
 
@@ -217,7 +263,7 @@ impl TokenReservation {
     /// Settles a request that took `tokens`: the rest of the reservation is returned, or the excess
     /// is taken.
     pub fn settle(self, tokens: u64, now: Instant) {
-        lock(&self.budget).settle(self.tokens, tokens, now);
+        self.budget.with(|budget| budget.settle(self.tokens, tokens, now));
     }
 }
 
@@ -242,11 +288,6 @@ impl Priority {
 
     /// All classes in order.
     pub const ALL: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
-}
-
-/// Locks, ignoring poison: a panic elsewhere leaves a budget usable.
-fn lock(budget: &Mutex<Budget>) -> MutexGuard<'_, Budget> {
-    budget.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -7,6 +7,10 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 pub const REQUESTS: &str = "pd_proxy_requests_total";
 /// 1 for the standing of the gateway among those that share a fleet, by `standing`.
 pub const SHARE_STANDING: &str = "pd_proxy_share_standing";
+/// 1 while budgets of keys hold over all gateways, 0 while this one has its part of them.
+pub const SHARE_BUDGETS: &str = "pd_proxy_share_budgets";
+/// Gateways among which budgets of keys are divided, as last counted.
+pub const SHARE_GATEWAYS: &str = "pd_proxy_share_gateways";
 /// Requests of a fleet that gateways share, `by` who chose their prefiller.
 pub const SHARE_PLACEMENTS: &str = "pd_proxy_share_placements_total";
 /// Requests that another fleet was asked for, by `to` and `reason`; the label `fleet` is the one
@@ -149,7 +153,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 68] = [
+pub const ALL: [&str; 70] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -187,6 +191,8 @@ pub const ALL: [&str; 68] = [
     KV_OFFERED_TOKENS,
     WAITING,
     SHARE_STANDING,
+    SHARE_BUDGETS,
+    SHARE_GATEWAYS,
     SHARE_PLACEMENTS,
     WAIT_SECONDS,
     PREDICTIONS,
@@ -370,6 +376,11 @@ pub(super) fn describe() {
 fn describe_routing() {
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
     describe_gauge!(SHARE_STANDING, "1 for how the gateway stands to those that share its engines, else 0");
+    describe_gauge!(
+        SHARE_BUDGETS,
+        "1 while budgets of keys hold over all gateways, 0 while this one has its part"
+    );
+    describe_gauge!(SHARE_GATEWAYS, "Gateways among which budgets of keys are divided, as last counted");
     describe_counter!(SHARE_PLACEMENTS, "Requests of a shared fleet, by who chose their prefiller");
     describe_histogram!(
         WAIT_SECONDS,

@@ -18,6 +18,15 @@ pub struct Placements {
 }
 
 impl Meters {
+    /// Shows that budgets of keys are divided among so many gateways by the store; None if each
+    /// goes on with its part.
+    pub fn share_budgets(&self, gateways: Option<u32>) {
+        self.label.with(|| {
+            gauge!(names::SHARE_BUDGETS).set(f64::from(u8::from(gateways.is_some())));
+            gateways.iter().for_each(|gateways| gauge!(names::SHARE_GATEWAYS).set(f64::from(*gateways)));
+        });
+    }
+
     /// Shows the standing of the gateway among others: 1 for the word that holds, 0 for the others.
     pub fn share(&self, words: &[&'static str], holds: &'static str, placements: Placements) {
         self.label.with(|| {

@@ -17,7 +17,7 @@ use crate::fleet::{Fleet, SchedulerHandle};
 use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{BEAT_S, SILENCE_S};
 
-/// Settings of a link.
+/// Settings of a link to the store.
 #[derive(Debug)]
 pub struct LinkSettings {
     /// Way to the store.

@@ -1,19 +1,22 @@
-//! Gateways that share a fleet, through Redis or Valkey: messages by publish and subscribe, and the
-//! lease that says which gateway leads.
+//! Gateways that share a fleet, through Redis or Valkey: messages by publish and subscribe, the
+//! lease that says which gateway leads, and the budgets of clients' keys.
 //!
-//! Nothing is stored but the lease. Each message is heard by all gateways, the sender included,
+//! Each message is heard by all gateways, the sender included,
 //! which learns by its own beats how long a message takes, and that the store is still there. What
 //! the messages mean is [`crate::route::shared`].
 
+pub mod budgets;
 pub mod codec;
 pub mod lease;
 pub mod link;
 pub mod probe;
+pub mod slices;
 pub mod store;
 pub mod wire;
 
 use std::time::Duration;
 
+pub use budgets::BudgetLink;
 pub use link::{Link, LinkSettings};
 pub use probe::Findings;
 pub use store::Store;

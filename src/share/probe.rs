@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout};
 
 use super::lease::Lease;
+use super::slices::Buckets;
 use super::store::Store;
 use super::{CONNECT_TIME, ShareError};
 use crate::route::shared::message::ReplicaId;
@@ -43,6 +44,7 @@ async fn ask(store: &Store, prefix: &str, me: ReplicaId) -> Result<Findings, Sha
     listener.on_message().next().await.ok_or(ShareError::Closed)?;
     let delay = began.elapsed();
     Lease::new(key, me).take(&mut commands).await?;
+    Buckets::new(&format!("{prefix}:check"), me).count_gateways(&mut commands).await?;
     let info: String = redis::cmd("INFO").query_async(&mut commands).await.unwrap_or_default();
     Ok(Findings {
         server: server(&info),

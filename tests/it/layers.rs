@@ -107,7 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "util",
         ],
     ),
-    ("share", &["config", "fleet", "route"]),
+    ("share", &["auth", "config", "fleet", "obs", "route"]),
     ("sim", &["codec"]),
     ("replay", &["route", "util"]),
     (

@@ -143,6 +143,8 @@ async fn metrics_count_what_happened() {
         names::SHARED_OUT,
         names::SHARE_STANDING,
         names::SHARE_PLACEMENTS,
+        names::SHARE_BUDGETS,
+        names::SHARE_GATEWAYS,
     ];
     for name in names::ALL.iter().filter(|name| !elsewhere.contains(name)) {
         assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");
