@@ -29,8 +29,8 @@ SERVER = os.environ.get("REDIS_SERVER") or shutil.which("valkey-server") or shut
 PORT = int(os.environ.get("SHARE_PORT", "24700"))
 GATEWAYS = 4
 KEY, PER_MINUTE = "sk-budget-of-four-gateways", 100_000
-# A request of the load: about this many tokens, as the engines count.
-TOKENS, OUTPUT = 400, 8
+# Tokens of a request of the load. Embeddings go to one engine alone, so that budgets are what the load comes up against.
+TOKENS = 400
 
 running = []
 
@@ -89,12 +89,12 @@ def whole():
 
 
 async def request(at, nth, outcome):
-    # The engines count a token for each byte.
-    prompt = f"{nth} ".ljust(TOKENS - OUTPUT, "x")
-    body = json.dumps({"model": "sim", "prompt": prompt, "max_tokens": OUTPUT}).encode()
+    # Simulated engines count a token for three bytes of such a text.
+    prompt = f"{nth} ".ljust(3 * TOKENS, "x")
+    body = json.dumps({"model": "sim", "input": prompt}).encode()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", PORT + 50 + at)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        writer.write(b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
                      + f"x-api-key: {KEY}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         head, _, text = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
