@@ -59,7 +59,7 @@ pub struct DueExchange {
     pub name: Arc<str>,
     /// Budget that waits for the grant.
     pub cell: Arc<BudgetCell>,
-    /// What the store is told.
+    /// Request that the store gets.
     pub request: SliceRequest,
 }
 
