@@ -13,9 +13,10 @@ use crate::server::Gateway;
 #[cfg(feature = "share")]
 pub(super) type ShareStore = Option<crate::share::Store>;
 
-/// Nothing: the program was built without it.
+/// No store: the program was built without it.
 #[cfg(not(feature = "share"))]
-pub(super) type ShareStore = ();
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShareStore;
 
 /// Makes the client of the store.
 ///
@@ -46,12 +47,12 @@ pub(super) fn start(store: ShareStore, prefix: String, fleet: &Arc<Fleet>, loops
 #[cfg(not(feature = "share"))]
 #[expect(clippy::unnecessary_wraps, reason = "the other one can fail")]
 pub(super) fn store(_: &Config) -> Result<ShareStore, String> {
-    Ok(())
+    Ok(ShareStore)
 }
 
 /// Starts nothing.
 #[cfg(not(feature = "share"))]
-pub(super) fn start((): ShareStore, _: String, _: &Arc<Fleet>, _: &mut JoinSet<()>) {}
+pub(super) fn start(_: ShareStore, _: String, _: &Arc<Fleet>, _: &mut JoinSet<()>) {}
 
 /// Starts the exchange of keys' budgets where a store is configured, and keys are asked for.
 ///

@@ -178,7 +178,7 @@ impl KeyBudget {
         let (parts, level) = (self.parts(), self.store.tokens(now));
         let slice = self.slice.as_mut().filter(|slice| slice.returning.is_none())?;
         let is_idle = now.saturating_duration_since(slice.last_touch) >= IDLE;
-        if !self.touched && !(is_idle && slice.held.abs() > NOTHING) {
+        if !(self.touched || is_idle && slice.held.abs() > NOTHING) {
             return None;
         }
         slice.wanted = match self.touched {

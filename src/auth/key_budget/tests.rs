@@ -135,7 +135,7 @@ fn overload(world: &mut World, seconds: u64, lost_every: usize) {
             let nth = step as usize * gateways + at;
             let end = match lost_every {
                 0 => End::Whole,
-                every if nth % every == 0 => [End::AnswerLost, End::NeverArrived][nth / every % 2],
+                every if nth.is_multiple_of(every) => [End::AnswerLost, End::NeverArrived][nth / every % 2],
                 _ => End::Whole,
             };
             world.exchange(at, end);
