@@ -50,7 +50,7 @@ pub(super) fn store(_: &Config) -> Result<ShareStore, String> {
     Ok(ShareStore)
 }
 
-/// Starts nothing.
+/// Starts nothing: there is no store.
 #[cfg(not(feature = "share"))]
 pub(super) fn start(_: ShareStore, _: String, _: &Arc<Fleet>, _: &mut JoinSet<()>) {}
 

@@ -63,8 +63,8 @@ impl Fleet {
         self.members(role).iter().any(|it| !it.draining() && !tried.contains(&it.id()))
     }
 
-    /// Records that the engine of `instance` has loaded the adapter `name`, or unloaded it: the next
-    /// request goes by that, and its list is read again at once.
+    /// Records that the engine of `instance` has loaded the adapter `name`, or unloaded it: the
+    /// next request goes by that, and its list is read again at once.
     pub fn record_adapter(&self, instance: &Instance, name: &str, is_loaded: bool) {
         for twin in self.roles_of(instance) {
             twin.health().identity().models_changed();

@@ -138,7 +138,7 @@ pub struct Fleet {
     /// Sources and the members that they want. Held while the list changes; taken before a
     /// role's lock.
     roster: Mutex<Roster>,
-    /// What is still open is ended: the fleet has left, and its time is over.
+    /// True once the fleet has left and its time is over: all that is open is ended.
     is_cut: AtomicBool,
     /// Number of restarts of engines, for those who look at them again.
     restarts: watch::Sender<u64>,

@@ -79,7 +79,7 @@ impl Fleets {
     }
 }
 
-/// What a request says about its fleet.
+/// Fleet that a request names, and model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::server) struct NamedTarget<'a> {
     /// The model in its body.

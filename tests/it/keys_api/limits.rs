@@ -72,7 +72,7 @@ async fn key_in_debt_need_not_wait_for_an_images_bytes() {
     let dir = keys(&[("painter", "tokens_per_minute = 20_000")]);
     let stage = Stage::set(script(&dir)).await;
     let mut image = chat(1);
-    let url = format!("data:image/png;base64,{}", "iVBORw0KGgoAAAANSUhEUgAA".repeat(20_000));
+    let url = format!("data:image/png;base64,{}", "QUJDREVGR0hJSktMTU5PUFFS".repeat(20_000));
     image["messages"][0]["content"] = json!([{"type": "image_url", "image_url": {"url": url}}]);
     // The debt of two minutes.
     stage.decoders_fail(&Fault::always(told(10, 60_000)));
