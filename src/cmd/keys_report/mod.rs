@@ -110,7 +110,7 @@ impl Listing {
         self.exactness == Exactness::Exact
     }
 
-    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason) for which not
+    /// As JSON: `exact`, `reason` (the name of a [`Reason`] for which not
     /// all tokens are known, or null), `tokens` (all, the first ones, or none), `block_tokens`, and
     /// `blocks`, each with `index`, `start_token`, `end_token` (one behind the last), `hash` (hex),
     /// `event` (the number in vLLM's KV events; of other schemes just the last 8 bytes) and `keys`.
