@@ -205,7 +205,7 @@ async fn several_gateways_see_each_others_load() {
 
 /// A chat with an image of two megabytes.
 fn image(n: u64) -> serde_json::Value {
-    let url = format!("data:image/png;base64,{}", "iVBORw0KGgoA".repeat(175_000));
+    let url = format!("data:image/png;base64,{}", "QUJDREVGR0hJ".repeat(175_000));
     json!({"model": "sim", "max_tokens": 1, "messages": [{"role": "user", "content": [
         {"type": "text", "text": format!("What is this {n}?")},
         {"type": "image_url", "image_url": {"url": url}}]}]})
