@@ -18,27 +18,36 @@ pub(super) type ShareStore = Option<crate::share::Store>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareStore;
 
-/// Makes the client of the store.
+/// Makes the client of the store for a fleet.
 ///
 /// # Errors
 /// The store's URL can't be used.
 #[cfg(feature = "share")]
 pub(super) fn store(config: &Config) -> Result<ShareStore, String> {
-    let Some(url) = config.share.store()?.filter(|_| config.fleet.remote.is_none()) else { return Ok(None) };
+    if config.fleet.remote.is_some() { Ok(None) } else { configured_store(config) }
+}
+
+#[cfg(feature = "share")]
+fn configured_store(config: &Config) -> Result<ShareStore, String> {
+    let Some(url) = config.share.store()? else { return Ok(None) };
     crate::share::Store::new(&url).map(Some).map_err(|error| error.to_string())
 }
 
-/// Starts the link where there is a store, in which all names begin with `prefix`. The gateway's
-/// number is a new one at each start: others forget what the one before it had under way.
+/// Settings of a link to the store, in which all names begin with `prefix`. The gateway's number is
+/// a new one at each start: others forget what the one before it had under way.
+#[cfg(feature = "share")]
+fn link_settings(store: crate::share::Store, prefix: String) -> crate::share::LinkSettings {
+    use crate::route::shared::message::ReplicaId;
+
+    let me = ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0);
+    crate::share::LinkSettings { store, prefix, me }
+}
+
+/// Starts the link where there is a store, in which all names begin with `prefix`.
 #[cfg(feature = "share")]
 pub(super) fn start(store: ShareStore, prefix: String, fleet: &Arc<Fleet>, loops: &mut JoinSet<()>) {
-    use crate::route::shared::message::ReplicaId;
-    use crate::share::{Link, LinkSettings};
-
     let Some(store) = store else { return };
-    let me = ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0);
-    let settings = LinkSettings { store, prefix, me };
-    if let Some(link) = Link::new(settings, fleet.clone()) {
+    if let Some(link) = crate::share::Link::new(link_settings(store, prefix), fleet.clone()) {
         loops.spawn(link.run());
     }
 }
@@ -64,23 +73,13 @@ pub(super) fn start_budgets(
     gateway: &Gateway,
     tasks: &mut JoinSet<()>,
 ) -> Result<(), String> {
-    let Some(settings) = link_settings(config, &config.share.prefix)? else { return Ok(()) };
+    let Some(store) = configured_store(config)? else { return Ok(()) };
     if gateway.callers.checks() {
+        let settings = link_settings(store, config.share.prefix.clone());
         let (callers, meters) = (gateway.callers.clone(), gateway.meters.clone());
         tasks.spawn(crate::share::BudgetLink::new(settings, callers, meters).run());
     }
     Ok(())
-}
-
-#[cfg(feature = "share")]
-fn link_settings(config: &Config, prefix: &str) -> Result<Option<crate::share::LinkSettings>, String> {
-    use crate::route::shared::message::ReplicaId;
-    use crate::share::{LinkSettings, Store};
-
-    let Some(url) = config.share.store()? else { return Ok(None) };
-    let store = Store::new(&url).map_err(|error| error.to_string())?;
-    let me = ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0);
-    Ok(Some(LinkSettings { store, prefix: prefix.to_owned(), me }))
 }
 
 /// Starts nothing, as above.

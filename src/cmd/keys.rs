@@ -127,14 +127,9 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     let prompt = prompts.prompt(request.api, &request.body, engines.first().cloned()).await;
     let text = |key| request.body.get(key).and_then(|v| v.as_str().map(std::borrow::Cow::into_owned));
     let salt = text("cache_salt");
-    let (prompt, hashes) = match naming.hashes(&prompt.tokens, text("model").as_deref(), salt.as_deref()) {
-        Ok(mut hashes) => {
-            // Of a prompt's beginning, blocks that reach beyond it have no names.
-            if !prompt.is_exact() {
-                hashes.truncate(naming.hasher.settled_blocks(prompt.tokens.len()));
-            }
-            (prompt, hashes)
-        }
+    let named = naming.prompt_hashes(&prompt, text("model").as_deref(), salt.as_deref());
+    let (prompt, hashes) = match named {
+        Ok(hashes) => (prompt, hashes),
         Err(reason) => (Prompt { exactness: Exactness::Inexact(reason), tokens: Arc::default() }, Vec::new()),
     };
     // Beside a prompt that can't be known for another reason there is nothing to remark.

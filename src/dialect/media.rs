@@ -47,13 +47,17 @@ fn pixels(string: &[u8]) -> Option<u64> {
         Some(rest) => rest.get(memchr::memchr(b',', rest)? + 1..)?,
         None => text,
     };
-    LOOKS.iter().find_map(|most| {
+    for most in LOOKS {
         // Four digits are three bytes.
-        let looked_at = digits.len().min(*most) / 4 * 4;
+        let looked_at = digits.len().min(most) / 4 * 4;
         let bytes = STANDARD.decode(digits.get(..looked_at)?).ok()?;
-        let size = imagesize::blob_size(&bytes).ok()?;
-        (size.width as u64).checked_mul(size.height as u64)
-    })
+        // The first bytes tell the format: without one there is no size further on.
+        imagesize::image_type(&bytes).ok()?;
+        if let Ok(size) = imagesize::blob_size(&bytes) {
+            return (size.width as u64).checked_mul(size.height as u64);
+        }
+    }
+    None
 }
 
 /// Media of a body, with the lengths that are assumed until one is known.

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::config::{HashAlgo, HashScheme};
 use crate::dialect::facts::{CacheFacts, ModelFact};
+use crate::prompt::{Exactness, Prompt};
 
 fn engine(port: u16, change: impl FnOnce(&mut Facts)) -> Published {
     let cache = CacheFacts {
@@ -193,7 +194,8 @@ fn engines_hash_for_their_events_as_vllm_does_whatever_the_pool_does() {
     assert!(plain.engine_hasher.is_none(), "they are the same");
     let ems = naming(&events(|c| c.hash.scheme = HashScheme::Ems), &engines).unwrap();
     let tokens: Vec<u32> = (0..64).collect();
-    let of_engine = ems.engine_hashes(&tokens, None, None).unwrap().unwrap();
+    let prompt = Prompt { tokens: tokens.clone().into(), exactness: Exactness::Exact };
+    let of_engine = ems.engine_hashes(&prompt, None, None).unwrap().unwrap();
     assert_eq!(of_engine, plain.hashes(&tokens, None, None).unwrap());
     assert_ne!(of_engine, ems.hashes(&tokens, None, None).unwrap());
     assert!(naming(&config(|c| c.hash.scheme = HashScheme::Ems), &engines).unwrap().engine_hasher.is_none());

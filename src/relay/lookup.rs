@@ -17,7 +17,6 @@ use crate::fleet::{self, Holding, InstanceId};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
-use crate::kvhash::scheme::Hasher;
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
 use crate::pool::events::held::{Heard, HeldPrefix, heard, tellers};
@@ -251,18 +250,9 @@ impl Work {
     /// Place where blocks can be named for one of both sources alone, the other goes without.
     fn run(self) -> Named {
         let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
-        let tokens = &self.prompt.tokens;
-        // Of a prompt's beginning, blocks that reach beyond it have no names.
-        let known = |mut hashes: Vec<BlockHash>, hasher: &Hasher| {
-            if !self.prompt.is_exact() {
-                hashes.truncate(hasher.settled_blocks(tokens.len()));
-            }
-            hashes
-        };
         let hashes: Result<Arc<[BlockHash]>, Reason> =
-            naming.hashes(tokens, model, salt).map(|hashes| known(hashes, &naming.hasher).into());
-        let of_engine = naming.engine_hashes(tokens, model, salt);
-        let of_engine = of_engine.map(|own| own.map(|hashes| known(hashes, naming.engine_hasher())));
+            naming.prompt_hashes(&self.prompt, model, salt).map(Into::into);
+        let of_engine = naming.engine_hashes(&self.prompt, model, salt);
         let of_engine: Option<&[BlockHash]> = match &of_engine {
             Ok(Some(own)) => Some(own),
             Ok(None) => hashes.as_deref().ok(),

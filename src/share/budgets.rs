@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::slices::{Buckets, DueExchange, TOGETHER};
 use super::store::Store;
-use super::{ANSWER_TIME, CONNECT_TIME, LinkSettings, RETRY_MAX, RETRY_MIN, ShareError};
+use super::{CONNECT_TIME, LinkSettings, RETRY_MAX, RETRY_MIN, ShareError};
 use crate::auth::{BudgetCell, Callers};
 use crate::obs::Meters;
 
@@ -67,12 +66,8 @@ impl BudgetLink {
     /// Connects to the store, and counts the gateways: a store that takes no word of this one is
     /// none.
     async fn connect(&self) -> Result<(MultiplexedConnection, u32), ShareError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIME))
-            .set_response_timeout(Some(ANSWER_TIME));
         let opened = async {
-            let client = self.store.client().await?;
-            let mut store = client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut store = self.store.connect().await?.commands;
             let gateways = self.buckets.count_gateways(&mut store).await?;
             Ok((store, gateways))
         };

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::AsyncConnectionConfig;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::lease::{Lease, RENEWAL};
-use super::store::Store;
-use super::{ANSWER_TIME, CONNECT_TIME, IN_FLIGHT, LARGEST_BYTES, RETRY_MAX, RETRY_MIN, ShareError, codec};
+use super::store::{Connected, Store};
+use super::{CONNECT_TIME, IN_FLIGHT, LARGEST_BYTES, RETRY_MAX, RETRY_MIN, ShareError, codec};
 use crate::fleet::peers::PeerMessages;
 use crate::fleet::{Fleet, SchedulerHandle};
 use crate::route::shared::message::{Numbered, ReplicaId};
@@ -85,12 +84,8 @@ impl Link {
     async fn connect(&self) -> Result<Session, ShareError> {
         let LinkSettings { store, prefix, me } = &self.settings;
         let channel = format!("{prefix}:messages");
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIME))
-            .set_response_timeout(Some(ANSWER_TIME));
         let opened = async {
-            let client = store.client().await?;
-            let store = client.get_multiplexed_async_connection_with_config(&config).await?;
+            let Connected { client, commands: store } = store.connect().await?;
             let mut listener = client.get_async_pubsub().await?;
             listener.subscribe(&channel).await?;
             Ok::<_, ShareError>((store, listener.into_on_message()))

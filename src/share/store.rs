@@ -1,9 +1,10 @@
 //! The store: one server, or the one that sentinels name at the moment.
 
+use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{Client, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, RedisConnectionInfo};
 
-use super::ShareError;
+use super::{ANSWER_TIME, CONNECT_TIME, ShareError};
 use crate::config::share::StoreUrl;
 
 /// Way to the store.
@@ -12,6 +13,14 @@ pub enum Store {
     Server(Box<Client>),
     /// Sentinels, which know the server.
     Sentinels(Box<tokio::sync::Mutex<SentinelClient>>),
+}
+
+/// A server, and a connection to it.
+pub struct Connected {
+    /// Client of the server that was reached.
+    pub client: Client,
+    /// Connection for commands.
+    pub commands: MultiplexedConnection,
 }
 
 impl std::fmt::Debug for Store {
@@ -40,6 +49,19 @@ impl Store {
                 Ok(Store::Sentinels(Box::new(client.into())))
             }
         }
+    }
+
+    /// Connects to the server as it is known now. Each answer may take [`ANSWER_TIME`].
+    ///
+    /// # Errors
+    /// Fails as [`client`](Self::client) does, or the server can't be reached.
+    pub async fn connect(&self) -> Result<Connected, ShareError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIME))
+            .set_response_timeout(Some(ANSWER_TIME));
+        let client = self.client().await?;
+        let commands = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Connected { client, commands })
     }
 
     /// The server, as it is known now.

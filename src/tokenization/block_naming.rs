@@ -5,7 +5,7 @@ use crate::kvhash::keys::{KeyConfig, KeyProfile};
 use crate::kvhash::scheme::Hasher;
 use crate::kvhash::version::Era;
 use crate::kvhash::{BlockContext, BlockHash, Lora, VllmVersion};
-use crate::prompt::Reason;
+use crate::prompt::{Prompt, Reason};
 
 /// The naming of one fleet, which serves one model and its adapters.
 #[derive(Debug)]
@@ -50,7 +50,35 @@ impl BlockNaming {
         self.hashes_by(&self.hasher, tokens, model, salt)
     }
 
-    /// The same by another hasher of this fleet.
+    /// The hashes of a prompt's blocks as far as its tokens are known: blocks that reach beyond
+    /// them have none.
+    ///
+    /// # Errors
+    /// Fails as [`hashes`](Self::hashes) does.
+    pub fn prompt_hashes(
+        &self,
+        prompt: &Prompt,
+        model: Option<&str>,
+        salt: Option<&str>,
+    ) -> Result<Vec<BlockHash>, Reason> {
+        self.known_hashes(&self.hasher, prompt, model, salt)
+    }
+
+    fn known_hashes(
+        &self,
+        hasher: &Hasher,
+        prompt: &Prompt,
+        model: Option<&str>,
+        salt: Option<&str>,
+    ) -> Result<Vec<BlockHash>, Reason> {
+        let mut hashes = self.hashes_by(hasher, &prompt.tokens, model, salt)?;
+        if !prompt.is_exact() {
+            hashes.truncate(hasher.settled_blocks(prompt.tokens.len()));
+        }
+        Ok(hashes)
+    }
+
+    /// The hashes of whole prompts by any hasher of this fleet.
     fn hashes_by(
         &self,
         hasher: &Hasher,
@@ -68,18 +96,18 @@ impl BlockNaming {
     }
 
     /// The hashes of a prompt's blocks as engines publish them; `None` when they are those of
-    /// [`hashes`](Self::hashes).
+    /// [`prompt_hashes`](Self::prompt_hashes).
     ///
     /// # Errors
     /// Fails as [`hashes`](Self::hashes) does.
     pub fn engine_hashes(
         &self,
-        tokens: &[u32],
+        prompt: &Prompt,
         model: Option<&str>,
         salt: Option<&str>,
     ) -> Result<Option<Vec<BlockHash>>, Reason> {
         let hasher = self.engine_hasher.as_ref();
-        hasher.map(|hasher| self.hashes_by(hasher, tokens, model, salt)).transpose()
+        hasher.map(|hasher| self.known_hashes(hasher, prompt, model, salt)).transpose()
     }
 
     /// The adapter that a request's model is, if it is one.
