@@ -374,6 +374,7 @@ impl Prompter {
         match rendered {
             Rendered::Text(text) => self.text(&text, add_special_tokens),
             Rendered::Pieces(pieces) => self.encode_pieces(&pieces).map(Prompt::exact),
+            Rendered::Beginning { .. } => Err(Reason::Media),
         }
     }
 

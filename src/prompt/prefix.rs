@@ -12,15 +12,21 @@ impl Prompter {
     /// # Errors
     /// The [`Reason`] for which not even a beginning is known.
     pub(super) fn before_items(&self, chat: &Chat, context: &Context<'_>) -> Result<Prompt, Reason> {
-        let rendered = |form| self.render(chat.with_media(form), context);
-        let is_framed = chat.add_special_tokens && self.frames_texts();
-        match (rendered(MediaForm::Items)?, rendered(MediaForm::Text)?) {
-            (Rendered::Text(text), Rendered::Text(other)) if !is_framed => {
-                let shared = shared_count(text.as_bytes(), other.as_bytes());
-                self.beginning(&text, shared, Reason::Media)
+        let text = match self.render(chat.with_media(MediaForm::Items), context)? {
+            Rendered::Beginning { pieces, rest_bytes } => {
+                let tokens = self.encode_pieces(&pieces)?;
+                return Ok(Prompt {
+                    tokens,
+                    exactness: Exactness::Prefix { reason: Reason::Media, rest_bytes },
+                });
             }
-            _ => Err(Reason::Media),
-        }
+            Rendered::Text(text) if !(chat.add_special_tokens && self.frames_texts()) => text,
+            _ => return Err(Reason::Media),
+        };
+        let Rendered::Text(other) = self.render(chat.with_media(MediaForm::Text), context)? else {
+            return Err(Reason::Media);
+        };
+        self.beginning(&text, shared_count(text.as_bytes(), other.as_bytes()), Reason::Media)
     }
 
     /// The prompt of a chat whose tools an engine may leave out: the tokens that it has with them

@@ -29,6 +29,16 @@ pub enum Piece {
     Plain(String),
 }
 
+impl Piece {
+    /// Bytes of its text.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Special(token) => token.len(),
+            Self::Plain(text) => text.len(),
+        }
+    }
+}
+
 /// A chat as it is tokenised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendered {
@@ -36,6 +46,13 @@ pub enum Rendered {
     Text(String),
     /// Pieces that are tokenised one by one, without a framing token.
     Pieces(Vec<Piece>),
+    /// The pieces of a chat up to the message with its first item, where code renders it.
+    Beginning {
+        /// Pieces that are tokenised one by one, without a framing token.
+        pieces: Vec<Piece>,
+        /// Bytes of the texts that follow them.
+        rest_bytes: usize,
+    },
 }
 
 /// Routes of an engine that show the prompt of its chat endpoint.

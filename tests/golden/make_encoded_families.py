@@ -99,8 +99,15 @@ def harmony():
     return render
 
 
-def mistral_file(version, base_tokens):
-    """A tekken.json of this version: mistral-common's own vocabulary up to a size, and all special tokens."""
+def without_images(message):
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    return {**message, "content": [{"type": "text", "text": "-"} if isinstance(part, dict) and part.get("type") == "image_url" else part for part in parts]}
+
+
+def mistral_file(version, base_tokens, sees=False):
+    """A tekken.json of this version: mistral-common's own vocabulary up to a size, and all special tokens. The model sees images, or not."""
     from mistral_common.tokens.tokenizers.base import SpecialTokens
 
     data = pathlib.Path(mistral_common.__file__).parent / "data/tekken_240911.json"
@@ -112,24 +119,30 @@ def mistral_file(version, base_tokens):
     if version == "v15":
         efforts = {"type": "enum", "accepts_none": True, "default": "none", "values": ["none", "low", "high"]}
         spec["model_settings_builder"] = {"reasoning_effort": efforts}
+    if sees:
+        spec["multimodal" if version in ("v3", "v7") else "image"] = {"image_patch_size": 16, "max_image_size": 64, "spatial_merge_size": 1}
     return json.dumps(spec)
 
 
-def mistral_ids(version, base_tokens):
+def mistral_ids(version, base_tokens, sees=False):
     """Mistral's chats by a tokenizer of this version: the token ids of a request, and the tokenizer."""
     import logging
     import tempfile
     import warnings
 
-    from vllm.renderers.mistral import MistralRenderer
+    from vllm.renderers import mistral
     from vllm.tokenizers import mistral as vllm_mistral
 
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as root:
-        (pathlib.Path(root) / "tekken.json").write_text(mistral_file(version, base_tokens))
+        (pathlib.Path(root) / "tekken.json").write_text(mistral_file(version, base_tokens, sees))
         tokenizer = vllm_mistral.MistralTokenizer.from_pretrained(root)
-    renderer = object.__new__(MistralRenderer)
+    renderer = object.__new__(mistral.MistralRenderer)
+    if sees:
+        parse = mistral.parse_chat_messages
+        # It loads images for the model, which is not here, and reads calls in place.
+        mistral.parse_chat_messages = lambda messages, config, **more: parse([without_images(message) for message in messages], config, **more)
     renderer.model_config = CONFIG
     renderer.get_tokenizer = lambda: tokenizer
 

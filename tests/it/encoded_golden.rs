@@ -73,7 +73,7 @@ fn render(encoding: ChatEncoding, edition: Edition, body: &Value) -> Result<Rend
 fn shown(rendered: Rendered) -> Value {
     let pieces = match rendered {
         Rendered::Text(text) => return json!({ "text": text }),
-        Rendered::Pieces(pieces) => pieces,
+        Rendered::Pieces(pieces) | Rendered::Beginning { pieces, .. } => pieces,
     };
     let mut shown: Vec<Value> = Vec::new();
     for piece in pieces {

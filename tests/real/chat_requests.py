@@ -9,6 +9,8 @@ MARKS = {
     "mistral": "<s> </s> [INST] [/INST] [TOOL_CALLS] [THINK] [/THINK] [ARGS] [SYSTEM_PROMPT] [MODEL_SETTINGS] <SPECIAL_99>".split(),
 }
 SPACES = ["", " ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000"]
+# A PNG of 16 pixels by 16, all black.
+IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAADUlEQVR4nGNgGAXIAAABEAABoJMRpQAAAABJRU5ErkJggg=="
 NAMES = ["lookup", "get_weather", "f", "a-b", "Tool_9", "x" * 64]
 ODD_NAMES = ["a b", "ä", "a.b", "x" * 65, "", "f/g"]
 TYPES = ["string", "number", "integer", "boolean", "null", "object", "array"]
@@ -128,6 +130,9 @@ class Requests:
                 parts.insert(draw.randrange(len(parts) + 1), thought)
             if self.chance(30):
                 parts.append(draw.choice([{"type": "input_text", "text": "t"}, "plain", {"type": "text"}, {"text": "t"}]))
+            if self.form.endswith("_images") and (self.chance(2) if role == "user" else self.chance(60)):
+                for _ in range(draw.randrange(1, 3)):
+                    parts.insert(draw.randrange(len(parts) + 1), {"type": "image_url", "image_url": {"url": IMAGE}})
             return [] if self.chance(40) else parts
         return self.text()
 

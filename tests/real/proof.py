@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.request
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 300
 DIFFERENCE = r'ERROR the tokens of request "(.+?)" differ from the engine\'s: (token \d+ is .+ here and .+ there);'
 TEMPLATE = "chat_template.jinja"
 

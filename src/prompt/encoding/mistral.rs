@@ -4,11 +4,12 @@
 use serde_json::{Value, json};
 
 use super::dumps::dumps;
-use super::mistral_chat::{Call, Chunk, Conversation, Message};
+use super::mistral_chat::{Call, Chunk, Conversation, ITEM, Message};
 use super::mistral_settings::MistralEfforts;
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
-use crate::prompt::renderer::{Moment, Piece};
+use crate::prompt::media::MediaForm;
+use crate::prompt::renderer::{Moment, Piece, Rendered};
 
 /// Versions of the tokenizer, each with a format of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,25 +63,30 @@ impl MistralFormat {
     }
 }
 
-/// The prompt of a chat.
-pub(super) fn render(format: MistralFormat, chat: Chat, moment: Moment<'_>) -> Result<Vec<Piece>, Reason> {
+/// The prompt of a chat, up to the users' message with the first item.
+pub(super) fn render(format: MistralFormat, chat: Chat, moment: Moment<'_>) -> Result<Rendered, Reason> {
     let MistralFormat { version, efforts } = format;
     let tools = tools(chat.tools.as_deref())?;
     let settings = match efforts {
         Some(efforts) => Some(efforts.settings(chat.kwargs.get("reasoning_effort"))?),
         None => None,
     };
+    let has_items = chat.media == MediaForm::Items;
     let Conversation { messages, instructions } = Conversation::read(version, chat)?;
     let is_user = |message: &Message| matches!(message, Message::User(_));
     let (first, last) = (messages.iter().position(is_user), messages.iter().rposition(is_user));
     let tools_at = if version >= MistralVersion::V13 { first } else { last };
     let mut prompt = Prompt { version, pieces: vec![Piece::Special("<s>")] };
+    let mut known = None;
     for (at, message) in messages.into_iter().enumerate() {
         if moment.stop.is_told() {
             return Err(Reason::Limit);
         }
         match message {
             Message::User(text) => {
+                if has_items && text.contains(ITEM) {
+                    known.get_or_insert(prompt.pieces.len());
+                }
                 if let (Some(tools), true) = (&tools, tools_at == Some(at)) {
                     prompt.framed("[AVAILABLE_TOOLS]", tools.clone(), "[/AVAILABLE_TOOLS]");
                 }
@@ -102,7 +108,16 @@ pub(super) fn render(format: MistralFormat, chat: Chat, moment: Moment<'_>) -> R
             Message::Answer { chunks, calls, is_open } => prompt.answer(chunks, &calls, is_open)?,
         }
     }
-    Ok(prompt.pieces)
+    let mut pieces = prompt.pieces;
+    match known {
+        None if has_items => Err(Reason::Media),
+        None => Ok(Rendered::Pieces(pieces)),
+        Some(count) => {
+            let rest = pieces.split_off(count);
+            let rest_bytes = rest.iter().map(Piece::len).sum();
+            Ok(Rendered::Beginning { pieces, rest_bytes })
+        }
+    }
 }
 
 /// The tools as the model reads them.
@@ -238,4 +253,59 @@ fn parsed(text: String) -> Result<Value, Reason> {
     let may_be_json = ["NaN", "Infinity", "\\u"].iter().any(|mark| text.contains(mark));
     let is_deep = text.matches(['[', '{']).count() > 100;
     if is_json_here || may_be_json || is_deep { Err(Reason::Json) } else { Ok(Value::String(text)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::codec::json::{Object, ScanLimits};
+    use crate::dialect::Api;
+    use crate::prompt::{Edition, PromptSource, Stop};
+
+    fn rendered(version: MistralVersion, messages: &Value) -> Result<Rendered, Reason> {
+        let body = Bytes::from(json!({ "messages": messages }).to_string());
+        let body = Object::scan(body, ScanLimits::default()).unwrap();
+        let PromptSource::Messages(chat) = PromptSource::read(Api::Chat, &body).unwrap() else {
+            panic!("a chat")
+        };
+        let chat = if chat.has_media() { chat.with_media(MediaForm::Items) } else { *chat };
+        let moment = Moment { edition: Edition::Of33, today: None, stop: &Stop::default() };
+        render(MistralFormat::new(version, None).unwrap(), chat, moment)
+    }
+
+    #[test]
+    fn a_chat_is_known_up_to_the_users_messages_with_its_first_image() {
+        let system = json!({"role": "system", "content": "Be brief."});
+        let said = json!({"role": "assistant", "content": "Yes?"});
+        let image = json!({"type": "image_url", "image_url": {"url": "data:,"}});
+        let looks = json!({"role": "user", "content": [{"type": "text", "text": "Look:"}, image]});
+        let asks = json!({"role": "user", "content": "Hear."});
+        for version in [MistralVersion::V3, MistralVersion::V7, MistralVersion::V11, MistralVersion::V13] {
+            let early = json!([system, asks, said]);
+            // Two messages of the user's in a row are one.
+            let whole = json!([system, asks, said, asks, looks, said, looks]);
+            let Ok(Rendered::Beginning { pieces, rest_bytes }) = rendered(version, &whole) else {
+                panic!("{version:?}: a beginning")
+            };
+            assert!(rest_bytes > "Hear.\n\nLook:Yes?Look:".len());
+            let mut open = early.as_array().unwrap().clone();
+            open.push(asks.clone());
+            let Ok(Rendered::Pieces(without)) = rendered(version, &Value::Array(open)) else {
+                panic!("{version:?}: a chat without images")
+            };
+            assert_eq!(pieces[..], without[..pieces.len()], "{version:?}");
+            assert_eq!(without[pieces.len()], Piece::Special("[INST]"), "{version:?}: all before it");
+        }
+    }
+
+    #[test]
+    fn images_of_others_than_users_are_not_looked_past() {
+        let image = json!({"type": "image_url", "image_url": {"url": "data:,"}});
+        let shows = json!({"role": "assistant", "content": [{"type": "text", "text": "See:"}, image]});
+        let asks = json!({"role": "user", "content": "Hear."});
+        let chat = json!([asks, shows, asks]);
+        assert_eq!(rendered(MistralVersion::V13, &chat), Err(Reason::Media));
+    }
 }

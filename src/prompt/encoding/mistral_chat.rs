@@ -7,12 +7,14 @@ use serde_json::{Map, Value, json};
 use super::mistral::{MistralVersion, check_name};
 use crate::prompt::Reason;
 use crate::prompt::chat::Chat;
-use crate::prompt::media::MediaForm;
+use crate::prompt::media::{self, MediaForm};
 use crate::prompt::message::conversation;
 use crate::prompt::template::ContentFormat;
 
 /// Text between messages that are joined, and between parts of one.
 const BETWEEN: &str = "\n\n";
+/// Text in an item's place, of Unicode's private use. It is never tokenised.
+pub(super) const ITEM: &str = "\u{e000}";
 /// Characters of a call's id; vLLM keeps the last of a longer one.
 const ID_CHARS: usize = 9;
 
@@ -88,10 +90,13 @@ struct Given {
 }
 
 impl Conversation {
-    pub(super) fn read(version: MistralVersion, chat: Chat) -> Result<Self, Reason> {
+    pub(super) fn read(version: MistralVersion, mut chat: Chat) -> Result<Self, Reason> {
         // The chat endpoint refuses them, and `/tokenize` does not.
         if chat.has_template_kwargs {
             return Err(Reason::TemplateKwargs);
+        }
+        if chat.media == MediaForm::Items {
+            hide_items(&mut chat.messages);
         }
         let parsed =
             conversation(without_thoughts(&chat.messages), ContentFormat::String, MediaForm::Unknown)?;
@@ -158,6 +163,18 @@ fn without_thoughts(messages: &[Value]) -> Vec<Value> {
         }
     }
     messages
+}
+
+/// Puts [`ITEM`] in the place of the items of users.
+fn hide_items(messages: &mut [Value]) {
+    let of_users =
+        messages.iter_mut().filter(|message| message.get("role").is_some_and(|role| role == "user"));
+    let contents = of_users.filter_map(|message| message.get_mut("content")?.as_array_mut());
+    for part in contents.flatten() {
+        if part.as_object().and_then(media::kind).is_some() {
+            *part = json!({ "type": "text", "text": ITEM });
+        }
+    }
 }
 
 fn is_of_type(part: &Value, name: &str) -> bool {

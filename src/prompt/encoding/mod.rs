@@ -96,7 +96,7 @@ impl ChatRenderer for ChatEncoding {
             Self::DeepseekV32 => deepseek_v32::render(chat, moment).map(Rendered::Text),
             Self::DeepseekV4 => deepseek_v4::render(chat, moment).map(Rendered::Text),
             Self::DeepseekV41 => deepseek_v41::render(chat, moment).map(Rendered::Text),
-            Self::Mistral(format) => mistral::render(*format, chat, moment).map(Rendered::Pieces),
+            Self::Mistral(format) => mistral::render(*format, chat, moment),
             Self::Harmony => harmony::render(chat, moment).map(Rendered::Pieces),
         }
     }
