@@ -15,7 +15,7 @@ mod sim;
 pub use api_key::{ApiKeyArgs, ApiKeyCommand};
 pub use generate::{GenerateArgs, Generated};
 pub use keys::{KeysArgs, KeysFormat};
-pub use replay::{ReplayArgs, ReplayPool, SimulatedArgs};
+pub use replay::{ReplayArgs, ReplayLoop, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
 pub use sim::{
     DemoArgs, SimArgs, SimConnector, SimEngineRelease, SimMooncakeArgs, SimOther, SimRelease, SimRole,

@@ -40,6 +40,13 @@ pub struct SimulatedArgs {
     /// Rates of arrival; 1.0 is what the prefillers just bear when they know no prompt
     #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = load)]
     pub load: Vec<f64>,
+    /// Later turns of conversations come at their time (open), or when the answer before has ended
+    /// and its user has thought (closed)
+    #[arg(long = "loop", value_enum, default_value_t = ReplayLoop::Open)]
+    pub pace: ReplayLoop,
+    /// Mean think time of a closed loop, exponentially distributed [default: the trace's own gaps]
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    pub think_ms: Option<f64>,
     /// Search the largest load at which nine in ten requests are within the SLO, instead of
     /// replaying at --load
     #[arg(long)]
@@ -108,6 +115,15 @@ pub struct SimulatedArgs {
     /// One prefiller dies when half of the requests have come
     #[arg(long, help_heading = "Faults, in virtual time")]
     pub dead: bool,
+}
+
+/// Ways in which later turns of conversations come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReplayLoop {
+    /// At their time
+    Open,
+    /// A think time after the answer before has ended
+    Closed,
 }
 
 /// Pools that simulated prefillers can share.

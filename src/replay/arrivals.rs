@@ -1,11 +1,13 @@
 //! Arrival times of a trace's requests in a run: as in the trace, spread within its bins, at the
-//! rate that makes the load.
+//! rate that makes the load. In a closed loop only conversations begin so; their later turns come
+//! when their users have read and thought.
 
 use std::sync::Arc;
 
 use super::costs::Costs;
 use super::random::Random;
 use super::trace::TraceRequest;
+use super::turns::earlier_turns;
 use super::{Cluster, Seconds};
 
 /// Requests with the same time stamp are spread until the next stamp, but over no more than this:
@@ -16,11 +18,37 @@ const BIN_S_MAX: Seconds = 3.0;
 /// caches of 1 M tokens are full after 2 000 of the conversation trace's 12 031 requests.
 const WARM_UP_ONE_IN: usize = 5;
 
+/// Ways in which later turns of conversations come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Pace {
+    /// Open loop: at their time, however long the answer before takes.
+    #[default]
+    Open,
+    /// Closed loop: a think time after the answer before has ended. Without a mean it is the
+    /// trace's own gap, less what the answer takes on idle engines that know nothing of it; with
+    /// one it is drawn from the exponential distribution of this mean.
+    Closed {
+        /// Mean think time, seconds.
+        think_s: Option<Seconds>,
+    },
+}
+
+/// The turn before one of a closed loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Follow {
+    /// Index of the request that it continues.
+    pub request: u32,
+    /// Time from the end of that one's answer until this one comes.
+    pub think_s: Seconds,
+}
+
 /// A request of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
-    /// Time at which it comes.
+    /// Time at which it comes, or would in an open loop.
     pub at_s: Seconds,
+    /// The turn after which it comes instead, in a closed loop.
+    pub after: Option<Follow>,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// Tokens of its answer, which no policy knows beforehand.
@@ -47,15 +75,22 @@ pub struct Workload {
 
 impl Workload {
     /// Lets a trace come at `load`: 1.0 is the rate at which the cluster's prefillers would just
-    /// keep up if they knew no prompt. `seed` spreads requests with the same time stamp.
+    /// keep up if they knew no prompt. `seed` spreads requests with the same time stamp, and draws
+    /// think times.
+    ///
+    /// In a closed loop conversations begin at this pace, and think times are not scaled: nobody
+    /// thinks faster since others come more often.
     #[must_use]
-    pub fn new(trace: &[TraceRequest], cluster: &Cluster, load: f64, seed: u64) -> Workload {
-        let times = spread(trace, &mut Random::new(seed));
+    pub fn new(trace: &[TraceRequest], cluster: &Cluster, pace: Pace, (load, seed): (f64, u64)) -> Workload {
+        let mut random = Random::new(seed);
+        let times = spread(trace, &mut random);
+        let follows = follows(trace, &times, (pace, &cluster.costs), &mut random);
         let (first, last) = (times.first().copied().unwrap_or(0.0), times.last().copied().unwrap_or(0.0));
         let span_s = saturated_s(trace, &cluster.costs) / (f64::from(cluster.prefillers.max(1)) * load);
         let scale = if last > first { span_s / (last - first) } else { 0.0 };
-        let arrivals = trace.iter().zip(times).map(|(request, time)| Arrival {
+        let arrivals = trace.iter().zip(times).zip(follows).map(|((request, time), after)| Arrival {
             at_s: (time - first) * scale,
+            after,
             prompt_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             blocks: request.blocks.clone(),
@@ -76,6 +111,37 @@ impl Workload {
 #[must_use]
 pub fn saturated_s(trace: &[TraceRequest], costs: &Costs) -> Seconds {
     trace.iter().map(|request| costs.prefill(request.prompt_tokens, 0)).sum()
+}
+
+/// What each request follows in a closed loop.
+fn follows(
+    trace: &[TraceRequest],
+    times: &[Seconds],
+    (pace, costs): (Pace, &Costs),
+    random: &mut Random,
+) -> Vec<Option<Follow>> {
+    let Pace::Closed { think_s } = pace else { return vec![None; trace.len()] };
+    let time = |at: usize| times.get(at).copied().unwrap_or(0.0);
+    let follow = |(at, before): (usize, Option<u32>)| {
+        let request = before?;
+        let think_s = match think_s {
+            Some(mean_s) => -mean_s * (1.0 - random.unit()).ln(),
+            None => {
+                let answer_s = trace.get(request as usize).map_or(0.0, |before| alone_s(before, costs));
+                (time(at) - time(request as usize) - answer_s).max(0.0)
+            }
+        };
+        Some(Follow { request, think_s })
+    };
+    earlier_turns(trace).into_iter().enumerate().map(follow).collect()
+}
+
+/// Seconds from a request's arrival to the end of its answer on idle engines that know nothing.
+fn alone_s(request: &TraceRequest, costs: &Costs) -> Seconds {
+    let tokens = request.prompt_tokens;
+    let handoff_s = costs.handoff_s + f64::from(tokens) * costs.handoff_token_s;
+    let step_s = costs.decode(1, u64::from(tokens));
+    costs.prefill(tokens, 0) + handoff_s + f64::from(request.output_tokens) * step_s
 }
 
 /// The times of a trace's requests, spread uniformly within their bins, in the trace's order.
@@ -124,10 +190,56 @@ mod tests {
         let trace = trace(&(0..100).map(|n| n * 1000).collect::<Vec<_>>());
         let cluster = Cluster { prefillers: 4, ..Cluster::default() };
         let service = cluster.costs.prefill(1000, 0);
-        let at = |load| Workload::new(&trace, &cluster, load, 1);
+        let at = |load| Workload::new(&trace, &cluster, Pace::Open, (load, 1));
         assert!((at(1.0).rate_per_s - 4.0 / service).abs() < 1e-6);
         assert!((at(0.5).arrivals[99].at_s - 2.0 * 25.0 * service).abs() < 1e-6);
         assert_eq!(at(0.5).arrivals[0].at_s, 0.0);
         assert_eq!(at(0.5).mean_output_tokens, 9);
+    }
+
+    /// Three turns of one conversation and one of another, `ms` being their stamps.
+    fn conversation(ms: [u32; 4]) -> Vec<TraceRequest> {
+        let line = |(ms, (tokens, ids)): (u32, (u32, &str))| {
+            format!(
+                r#"{{"timestamp": {ms}, "input_length": {tokens}, "output_length": 10, "hash_ids": [{ids}]}}"#
+            )
+        };
+        let prompts =
+            [(1_100, "0, 1, 2"), (1_600, "0, 1, 3, 4"), (2_100, "0, 1, 3, 5, 6"), (1_100, "0, 7, 8")];
+        parse(&ms.into_iter().zip(prompts).map(line).collect::<Vec<_>>().join("\n"), usize::MAX).unwrap()
+    }
+
+    #[test]
+    fn a_closed_loop_keeps_the_trace_s_own_gaps_at_every_load() {
+        let trace = conversation([0, 60_000, 60_010, 60_020]);
+        let cluster = Cluster::default();
+        let at = |load| Workload::new(&trace, &cluster, Pace::Closed { think_s: None }, (load, 1)).arrivals;
+        let (slow, fast) = (at(0.5), at(1.0));
+        let follow = |n: usize| fast[n].after.unwrap();
+        assert_eq!(
+            fast.iter().map(|it| it.after.map(|it| it.request)).collect::<Vec<_>>(),
+            [None, Some(0), Some(1), None]
+        );
+        let times = spread(&trace, &mut Random::new(1));
+        let think_s = times[1] - times[0] - alone_s(&trace[0], &cluster.costs);
+        assert!((follow(1).think_s - think_s).abs() < 1e-9, "{:?}", follow(1));
+        assert_eq!(follow(2).think_s, 0.0, "the answer takes longer than this gap");
+        assert_eq!(slow[1].after, fast[1].after);
+        assert!(slow[3].at_s > fast[3].at_s);
+    }
+
+    #[test]
+    fn think_times_are_drawn_from_the_seed() {
+        let trace: Vec<TraceRequest> = (0..500).flat_map(|_| conversation([0; 4])).collect();
+        let follows = |seed| {
+            let pace = Pace::Closed { think_s: Some(5.0) };
+            let arrivals = Workload::new(&trace, &Cluster::default(), pace, (1.0, seed)).arrivals;
+            arrivals.into_iter().filter_map(|arrival| arrival.after).collect::<Vec<_>>()
+        };
+        let drawn = follows(1);
+        assert_eq!(drawn, follows(1));
+        assert_ne!(drawn, follows(2));
+        let mean_s = drawn.iter().map(|follow| follow.think_s).sum::<f64>() / drawn.len() as f64;
+        assert!((mean_s - 5.0).abs() < 0.5, "{mean_s} of {}", drawn.len());
     }
 }

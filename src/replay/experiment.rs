@@ -3,13 +3,15 @@
 use super::outcome::{Measures, Slo};
 use super::search;
 use super::world::{RunError, World};
-use super::{Cluster, Contender, Director, Faults, TraceRequest, Workload};
+use super::{Cluster, Contender, Director, Faults, Pace, TraceRequest, Workload};
 
 /// Settings that the runs of a comparison have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment<'a> {
     /// Place where requests come from.
     pub trace: &'a [TraceRequest],
+    /// Way in which later turns of conversations come.
+    pub pace: Pace,
     /// Machines of the cluster.
     pub cluster: Cluster,
     /// Description of the fault.
@@ -24,7 +26,7 @@ impl Experiment<'_> {
     /// # Errors
     /// [`RunError`] if the decision code leaves requests behind.
     pub fn run(&self, contender: Contender, load: f64, seed: u64) -> Result<Measures, RunError> {
-        let workload = Workload::new(self.trace, &self.cluster, load, seed);
+        let workload = Workload::new(self.trace, &self.cluster, self.pace, (load, seed));
         let director = |gateway| Director::new(contender, &self.cluster, &self.faults, gateway);
         let gateways = (0..self.faults.gateways.max(1)).map(director).collect();
         let run = World::new(&self.cluster, &self.faults, &workload, gateways, seed).run()?;
@@ -66,18 +68,26 @@ mod tests {
     fn every_contender_serves_everybody_the_same_way_twice() {
         let (trace, cluster) = small();
         let faults = Faults { gateways: 2, pool_missing: 0.3, dies: true, ..Faults::default() };
-        let experiment = Experiment { trace: &trace, cluster, faults, slo: Slo::default() };
+        let experiment = Experiment { trace: &trace, pace: Pace::Open, cluster, faults, slo: Slo::default() };
         for contender in CONTENDERS {
-            let measures = experiment.run(contender, 0.4, 7).unwrap();
-            assert_eq!(experiment.run(contender, 0.4, 7), Ok(measures), "{}", contender.name);
+            for pace in [Pace::Open, Pace::Closed { think_s: Some(1.0) }] {
+                let experiment = Experiment { pace, ..experiment };
+                let measures = experiment.run(contender, 0.4, 7).unwrap();
+                assert_eq!(experiment.run(contender, 0.4, 7), Ok(measures), "{}", contender.name);
+            }
         }
     }
 
     #[test]
     fn affinity_beats_chance_where_prompts_come_back() {
         let (trace, cluster) = small();
-        let experiment =
-            Experiment { trace: &trace, cluster, faults: Faults::default(), slo: Slo::default() };
+        let experiment = Experiment {
+            trace: &trace,
+            pace: Pace::Open,
+            cluster,
+            faults: Faults::default(),
+            slo: Slo::default(),
+        };
         let [ours, random] = ["predicted", "random"].map(|name| Contender::named(name).unwrap());
         let (one, other) = (experiment.run(ours, 0.7, 1).unwrap(), experiment.run(random, 0.7, 1).unwrap());
         assert!(one.hit_share > other.hit_share + 0.1, "{one:?} {other:?}");

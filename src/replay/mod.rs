@@ -30,9 +30,10 @@ pub mod stats;
 pub mod store;
 pub mod table;
 pub mod trace;
+pub mod turns;
 pub mod world;
 
-pub use arrivals::{Arrival, Workload};
+pub use arrivals::{Arrival, Follow, Pace, Workload};
 pub use costs::Costs;
 pub use dispatch::{CONTENDERS, Contender, Director};
 pub use experiment::Experiment;

@@ -62,21 +62,25 @@ impl Measures {
     pub fn of(run: &Run, workload: &Workload, cluster: &Cluster, slo: &Slo) -> Measures {
         let counted = || workload.arrivals.iter().zip(&run.records).skip(workload.warm_up);
         let count = counted().count().max(1) as f64;
-        let sorted = |measure: &dyn Fn(Seconds, &Record) -> Option<f64>| {
-            let mut values: Vec<f64> =
-                counted().filter_map(|(arrival, record)| measure(arrival.at_s, record)).collect();
+        let sorted = |measure: &dyn Fn(&Record) -> f64| {
+            let mut values: Vec<f64> = counted().map(|(_, record)| measure(record)).collect();
             values.sort_by(f64::total_cmp);
             values
         };
-        let ttft = sorted(&|at_s, record| Some(record.first_s - at_s));
-        let gaps = sorted(&|_, record| Some(record.worst_gap_s));
+        let ttft = sorted(&|record| record.first_s - record.came_s);
+        let gaps = sorted(&|record| record.worst_gap_s);
         let mut tpot: Vec<f64> = counted()
             .filter(|(arrival, _)| arrival.output_tokens > 1)
             .map(|(arrival, record)| (record.last_s - record.first_s) / f64::from(arrival.output_tokens - 1))
             .collect();
         tpot.sort_by(f64::total_cmp);
         let kept = counted().filter(|(arrival, record)| {
-            slo.kept(&cluster.costs, arrival.prompt_tokens, record.first_s - arrival.at_s, record.worst_gap_s)
+            slo.kept(
+                &cluster.costs,
+                arrival.prompt_tokens,
+                record.first_s - record.came_s,
+                record.worst_gap_s,
+            )
         });
         let kept = kept.count() as f64;
         let (cached, asked) = counted().fold((0u64, 0u64), |(cached, asked), (arrival, record)| {
@@ -109,7 +113,14 @@ mod tests {
     use crate::replay::arrivals::Arrival;
 
     fn arrival(at_s: f64) -> Arrival {
-        Arrival { at_s, prompt_tokens: 1_000, output_tokens: 11, blocks: [].into(), session: None }
+        Arrival {
+            at_s,
+            after: None,
+            prompt_tokens: 1_000,
+            output_tokens: 11,
+            blocks: [].into(),
+            session: None,
+        }
     }
 
     #[test]
@@ -120,15 +131,19 @@ mod tests {
             rate_per_s: 2.0,
             warm_up: 1,
         };
-        let record = |first_s: f64, last_s: f64, worst_gap_s: f64, cached_tokens: u32| Record {
+        let record = |came_s: f64, first_s: f64, last_s: f64, worst_gap_s: f64, cached_tokens: u32| Record {
+            came_s,
             first_s,
             last_s,
             worst_gap_s,
             cached_tokens,
             ..Record::default()
         };
-        let records =
-            vec![record(99.0, 999.0, 9.0, 1_000), record(1.5, 2.5, 0.2, 500), record(2.25, 2.75, 0.05, 0)];
+        let records = vec![
+            record(0.0, 99.0, 999.0, 9.0, 1_000),
+            record(1.0, 1.5, 2.5, 0.2, 500),
+            record(2.0, 2.25, 2.75, 0.05, 0),
+        ];
         let two = Cluster { prefillers: 2, ..Cluster::default() };
         let run = Run { records, busy_s: vec![3.0, 1.0], idle_s: 1.8, end_s: 9.0 };
         let measures = Measures::of(&run, &workload, &two, &Slo::default());

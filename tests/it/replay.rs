@@ -51,7 +51,7 @@ fn policies_are_compared_in_virtual_time() {
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("load 0.8: ") && lines[0].contains(" keeps the SLO for "), "{out}");
     assert!(
-        lines[2].starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; mean ± 95 % of 2 runs; "),
+        lines[2].starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; open loop; mean ± 95 % of 2 runs; "),
         "{out}"
     );
     assert!(out.contains("\nload 0.8: "), "{out}");

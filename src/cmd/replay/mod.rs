@@ -42,6 +42,9 @@ pub enum TrialError {
         /// Names that exist.
         known: String,
     },
+    /// Think times were given to an open loop.
+    #[error("--think-ms: nobody thinks in an open loop; add --loop closed")]
+    Think,
     /// A policy did not serve everybody.
     #[error("{policy} at load {load}: {source}")]
     Run {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::verdict;
 use super::virtual_time::LoadTrials;
-use crate::cli::{ReplayPool, SimulatedArgs};
+use crate::cli::{ReplayLoop, ReplayPool, SimulatedArgs};
 use crate::replay::Capacity;
 use crate::replay::stats::Estimate;
 use crate::replay::table;
@@ -23,11 +23,11 @@ impl ReplayInfo<'_> {
     fn text(&self) -> String {
         let SimulatedArgs { prefillers, decoders, seeds, .. } = self.flags;
         let name = self.trace.file_name().unwrap_or_default().to_string_lossy();
-        let (requests, pool) = (self.requests, self.pool());
+        let (requests, pool, pace) = (self.requests, self.pool(), self.pace());
         let runs =
             if *seeds == 1 { "one run each".to_owned() } else { format!("mean ± 95 % of {seeds} runs") };
         format!(
-            "{name}: {requests} requests, {prefillers}P+{decoders}D, pool: {pool}; {runs}; × = to the first\n"
+            "{name}: {requests} requests, {prefillers}P+{decoders}D, pool: {pool}; {pace} loop; {runs}; × = to the first\n"
         )
     }
 
@@ -39,6 +39,7 @@ impl ReplayInfo<'_> {
             "prefillers": prefillers,
             "decoders": decoders,
             "pool": self.pool(),
+            "loop": self.pace(),
             "seeds": seeds,
         });
         object[key] = results;
@@ -48,6 +49,13 @@ impl ReplayInfo<'_> {
     /// True if policies that diverge are shown: they were asked for, alone or by name.
     fn shows_all(&self) -> bool {
         self.flags.diverging || !self.flags.policy.iter().any(|name| name == "all")
+    }
+
+    fn pace(&self) -> &'static str {
+        match self.flags.pace {
+            ReplayLoop::Open => "open",
+            ReplayLoop::Closed => "closed",
+        }
     }
 
     fn pool(&self) -> &'static str {

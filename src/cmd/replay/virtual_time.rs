@@ -6,9 +6,9 @@ use std::thread;
 
 use super::progress::Progress;
 use super::{TrialError, report};
-use crate::cli::{ReplayArgs, ReplayPool, SimulatedArgs};
+use crate::cli::{ReplayArgs, ReplayLoop, ReplayPool, SimulatedArgs};
 use crate::replay::{
-    CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, PoolKind, Slo, TraceRequest, Trial,
+    CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, Pace, PoolKind, Slo, TraceRequest, Trial,
     Workload,
 };
 
@@ -16,7 +16,8 @@ use crate::replay::{
 pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, TrialError> {
     let flags = &args.simulated;
     let contenders = contenders(&flags.policy)?;
-    let experiment = Experiment { trace, cluster: cluster(flags), faults: faults(flags), slo: slo(flags) };
+    let (cluster, faults, slo) = (cluster(flags), faults(flags), slo(flags));
+    let experiment = Experiment { trace, pace: pace(flags)?, cluster, faults, slo };
     let about = report::ReplayInfo { trace: &args.trace, requests: trace.len(), flags };
     if flags.capacity {
         let capacities = capacities(&experiment, &contenders, flags.seeds)?;
@@ -50,7 +51,7 @@ fn loads(
     let mut measured = measured.chunks(seeds);
     let at = |load: &f64| LoadTrials {
         load: *load,
-        rate_per_s: Workload::new(experiment.trace, &experiment.cluster, *load, 1).rate_per_s,
+        rate_per_s: Workload::new(experiment.trace, &experiment.cluster, experiment.pace, (*load, 1)).rate_per_s,
         trials: contenders
             .iter()
             .zip(measured.by_ref())
@@ -111,6 +112,14 @@ fn contenders(names: &[String]) -> Result<Vec<Contender>, TrialError> {
         Contender::named(name).ok_or_else(|| TrialError::Policy { name: name.clone(), known: known() })
     };
     names.iter().map(named).collect()
+}
+
+fn pace(flags: &SimulatedArgs) -> Result<Pace, TrialError> {
+    match (flags.pace, flags.think_ms) {
+        (ReplayLoop::Open, None) => Ok(Pace::Open),
+        (ReplayLoop::Open, Some(_)) => Err(TrialError::Think),
+        (ReplayLoop::Closed, think_ms) => Ok(Pace::Closed { think_s: think_ms.map(|ms| ms / 1e3) }),
+    }
 }
 
 fn cluster(flags: &SimulatedArgs) -> Cluster {

@@ -90,5 +90,9 @@ impl<D: Dispatch> World<'_, D> {
             load.context_tokens -= u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
         }
         self.served += 1;
+        for next in self.followers.remove(&request).unwrap_or_default() {
+            let think_s = self.arrival(next).after.map_or(0.0, |after| after.think_s);
+            self.plan(self.now + think_s, Event::Arrives(next));
+        }
     }
 }

@@ -31,6 +31,8 @@ use share::Share;
 /// Outcome of one request. Times are since the run's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
+    /// Time at which it came.
+    pub came_s: Seconds,
     /// Index of its prefiller.
     pub lane: u16,
     /// Index of its decoder.
@@ -94,6 +96,10 @@ pub struct World<'a, D> {
     decoders: Vec<(Decoder, u64)>,
     random: Random,
     share: Share,
+    /// Requests that came.
+    came: usize,
+    /// Later turns of a closed loop by the request that they continue.
+    followers: HashMap<u32, Vec<u32>>,
     served: usize,
     busy_start_s: Vec<Seconds>,
     run: Run,
@@ -135,7 +141,6 @@ enum Event {
     Heard { gateway: u16, message: u64 },
     Beats,
     LoadsTold,
-    Dies,
     Closes,
 }
 
@@ -187,6 +192,8 @@ impl<'a, D: Dispatch> World<'a, D> {
             decoders: (0..cluster.decoders).map(|_| (Decoder::default(), 0)).collect(),
             random: Random::new(seed),
             share: Share::new(seed),
+            came: 0,
+            followers: followers(workload),
             served: 0,
             busy_start_s: vec![0.0; lanes],
             run: Run {
@@ -204,13 +211,7 @@ impl<'a, D: Dispatch> World<'a, D> {
     /// [`RunError`] if some are never answered.
     pub fn run(mut self) -> Result<Run, RunError> {
         let requests = self.workload.arrivals.len();
-        if let Some(first) = self.workload.arrivals.first() {
-            self.plan(first.at_s, Event::Arrives(0));
-        }
-        if self.faults.dies {
-            let middle = self.workload.arrivals.get(requests / 2).map_or(0.0, |arrival| arrival.at_s);
-            self.plan(middle, Event::Dies);
-        }
+        self.plan_beginning(0);
         if self.faults.share_s.is_some() {
             self.plan(0.0, Event::Beats);
         }
@@ -253,8 +254,15 @@ impl<'a, D: Dispatch> World<'a, D> {
             Event::Heard { gateway, message } => self.heard(gateway, message),
             Event::Beats => self.beats(),
             Event::LoadsTold => self.loads_told(),
-            Event::Dies => self.dies(),
             Event::Closes => self.gateways.iter_mut().for_each(|g| g.dispatch.close(LaneId(VICTIM))),
+        }
+    }
+
+    /// Plans the first request from this index on that follows none.
+    fn plan_beginning(&mut self, from: usize) {
+        let mut arrivals = self.workload.arrivals.iter().enumerate().skip(from);
+        if let Some((at, next)) = arrivals.find(|(_, arrival)| arrival.after.is_none()) {
+            self.plan(next.at_s, Event::Arrives(at as u32));
         }
     }
 
@@ -275,4 +283,14 @@ impl<'a, D: Dispatch> World<'a, D> {
     fn gateway_of(&self, request: u32) -> usize {
         request as usize % self.gateways.len().max(1)
     }
+}
+
+fn followers(workload: &Workload) -> HashMap<u32, Vec<u32>> {
+    let mut followers: HashMap<u32, Vec<u32>> = HashMap::new();
+    for (at, arrival) in workload.arrivals.iter().enumerate() {
+        if let Some(after) = arrival.after {
+            followers.entry(after.request).or_default().push(at as u32);
+        }
+    }
+    followers
 }

@@ -45,16 +45,22 @@ fn tokens(blocks: usize) -> u32 {
 impl<D: Dispatch> World<'_, D> {
     pub(super) fn arrives(&mut self, request: u32) {
         let at = request as usize;
-        if at == self.workload.warm_up {
+        let requests = self.workload.arrivals.len();
+        if self.faults.dies && self.came == requests / 2 {
+            self.dies();
+        }
+        if self.came == self.workload.warm_up {
             self.busy_start_s = self.prefillers.iter().map(|prefiller| prefiller.busy_s()).collect();
         }
-        match self.workload.arrivals.get(at + 1) {
-            Some(next) => self.plan(next.at_s, Event::Arrives(request + 1)),
-            None => {
-                let busy = self.prefillers.iter().zip(&self.busy_start_s);
-                self.run.busy_s = busy.map(|(prefiller, start)| prefiller.busy_s() - start).collect();
-            }
+        self.came += 1;
+        if self.came == requests {
+            let busy = self.prefillers.iter().zip(&self.busy_start_s);
+            self.run.busy_s = busy.map(|(prefiller, start)| prefiller.busy_s() - start).collect();
         }
+        if self.arrival(request).after.is_none() {
+            self.plan_beginning(at + 1);
+        }
+        self.record(request).came_s = self.now;
         let job = Arc::new(self.job(request));
         let gateway = self.gateway_of(request);
         let view = View { hbm: &self.hbm, told: self.cluster.kv_events };
@@ -203,7 +209,7 @@ impl<D: Dispatch> World<'_, D> {
 
     /// The first prefiller dies. Gateways notice when connections break; KV that is being handed
     /// over still arrives.
-    pub(super) fn dies(&mut self) {
+    fn dies(&mut self) {
         self.alive[usize::from(VICTIM)] = false;
         self.hbm.clear(usize::from(VICTIM));
         self.store.lose(usize::from(VICTIM));
@@ -222,7 +228,7 @@ impl<D: Dispatch> World<'_, D> {
         let record = &mut self.run.records[request as usize];
         record.failures += 1;
         let failed = LaneId(record.lane);
-        let since_s = self.workload.arrivals[request as usize].at_s;
+        let since_s = record.came_s;
         let returned = Returned { since_s, job, failed };
         let view = View { hbm: &self.hbm, told: self.cluster.kv_events };
         let ticket = self.gateways[gateway].dispatch.again(self.now, returned, &view);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::super::dispatch::{PrefillDispatch, Returned};
 use super::super::outcome::{Measures, Slo};
-use super::super::{Costs, PoolKind};
+use super::super::{Costs, Follow, PoolKind};
 use super::*;
 use crate::route::CacheView;
 use crate::route::shared::message::{Numbered, ReplicaId};
@@ -103,7 +103,7 @@ fn workload(count: usize, per_s: f64, seed: u64) -> Workload {
         let blocks: Arc<[u64]> = (0..4 * *turn).map(|block| conversation * 1_000 + block).collect();
         let prompt_tokens = blocks.len() as u32 * BLOCK_TOKENS + (random.word() % 512) as u32;
         let output_tokens = 1 + (random.word() % 300) as u32;
-        Arrival { at_s, prompt_tokens, output_tokens, blocks, session: Some(conversation) }
+        Arrival { at_s, after: None, prompt_tokens, output_tokens, blocks, session: Some(conversation) }
     };
     let arrivals: Vec<Arrival> = (0..count).map(&mut arrival).collect();
     Workload { arrivals, mean_output_tokens: 150, rate_per_s: per_s, warm_up: count / 5 }
@@ -133,6 +133,23 @@ fn a_lone_request_takes_what_its_parts_take() {
     assert!((run.records[0].first_s - first_s).abs() < 1e-9);
     assert!((run.records[0].last_s - first_s - costs.decode(1, 2_101) - costs.decode(1, 2_102)).abs() < 1e-9);
     assert!((run.records[0].worst_gap_s - costs.decode(1, 2_102)).abs() < 1e-9);
+}
+
+#[test]
+fn a_turn_comes_when_its_user_has_thought() {
+    let mut workload = workload(40, 50.0, 7);
+    // All of them one conversation: each answer is waited for.
+    for at in 1..40 {
+        workload.arrivals[at].after = Some(Follow { request: at as u32 - 1, think_s: 0.25 * at as f64 });
+    }
+    let cluster = small(PoolKind::None);
+    let one = run(&cluster, &Faults::default(), &workload, (true, 0.0));
+    assert_eq!(one, run(&cluster, &Faults::default(), &workload, (true, 0.0)));
+    assert_eq!(one.records[0].came_s, workload.arrivals[0].at_s);
+    for (at, pair) in one.records.windows(2).enumerate() {
+        let think_s = 0.25 * (at + 1) as f64;
+        assert!((pair[1].came_s - pair[0].last_s - think_s).abs() < 1e-9, "{pair:?}");
+    }
 }
 
 #[test]
