@@ -3,6 +3,9 @@
 
 use std::sync::Arc;
 
+use super::peers::aged_srpt::Waiter;
+use super::peers::line::{Line, LineKind};
+use super::peers::{aged_srpt, aibrix, dynamo, kv_aware, llm_d_precise, llm_d_sticky, lmetric, smg_queue};
 use super::{Cluster, Faults, Seconds};
 use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{SharedScheduler, Sources};
@@ -97,10 +100,12 @@ pub struct Contender {
     pub rule: Option<Rule>,
     /// Moment at which requests are bound to prefillers.
     pub bind: Bind,
+    /// Line in which requests wait before that.
+    pub line: Option<LineKind>,
 }
 
 /// All of them; the first is the gateway's default, which the others are compared with.
-pub const CONTENDERS: [Contender; 11] = [
+pub const CONTENDERS: [Contender; 19] = [
     early("predicted", Policy::Predicted).bound(Bind::Late),
     early("predicted-on-arrival", Policy::Predicted),
     early("least-work", Policy::LeastWork),
@@ -112,15 +117,29 @@ pub const CONTENDERS: [Contender; 11] = [
     early("power-of-two", Policy::PowerOfTwo),
     early("round-robin", Policy::RoundRobin),
     early("random", Policy::Random),
+    peer("llm-d-precise", llm_d_precise::choose),
+    peer("llm-d-sticky", llm_d_sticky::choose),
+    peer("dynamo", dynamo::choose),
+    peer("lmetric", lmetric::choose),
+    peer("aibrix", aibrix::choose),
+    peer("kv-aware", kv_aware::choose),
+    peer("smg-queue", smg_queue::choose).lined(LineKind::Fifo),
+    peer("aged-srpt", aged_srpt::choose).lined(LineKind::AgedSrpt),
 ];
 
+/// A formula of another gateway. Its decoders are those of the fewest requests: formulas for
+/// prefillers are compared.
+const fn peer(name: &'static str, rule: Rule) -> Contender {
+    early(name, Policy::LeastRequests).ruled(rule)
+}
+
 const fn early(name: &'static str, policy: Policy) -> Contender {
-    Contender { name, policy, rule: None, bind: Bind::Arrival }
+    Contender { name, policy, rule: None, bind: Bind::Arrival, line: None }
 }
 
 /// Chooses the longest hit, whatever the load; ties by work. It shows what following prefixes alone
 /// costs.
-fn prefix_first(candidates: &[Candidate], tie_break: TieBreak) -> Option<usize> {
+fn prefix_first(candidates: &[Candidate], _: RequestFacts, tie_break: TieBreak) -> Option<usize> {
     let longest = candidates.iter().map(|c| c.hit_tokens).max()?;
     let holders = candidates.iter().enumerate().filter(|(_, c)| c.hit_tokens == longest);
     let (places, holders): (Vec<usize>, Vec<Candidate>) = holders.unzip();
@@ -137,6 +156,10 @@ impl Contender {
         Contender { rule: Some(rule), ..self }
     }
 
+    const fn lined(self, line: LineKind) -> Contender {
+        Contender { line: Some(line), ..self }
+    }
+
     /// The contender of that name; underscores are as good as hyphens.
     #[must_use]
     pub fn named(name: &str) -> Option<Contender> {
@@ -149,6 +172,7 @@ impl Contender {
 #[derive(Debug)]
 pub struct Director {
     board: SharedScheduler,
+    line: Option<Line>,
     policy: Policy,
     decode_costs: DecodeCosts,
     decoder_kv_tokens: u64,
@@ -159,7 +183,7 @@ impl Director {
     /// The decisions of `contender` in a gateway that has just been started in front of a cluster.
     #[must_use]
     pub fn new(contender: Contender, cluster: &Cluster, faults: &Faults, gateway: u16) -> Director {
-        let Contender { policy, rule, bind, .. } = contender;
+        let Contender { policy, rule, bind, line, .. } = contender;
         let costs = scaled(PrefillCosts::default(), faults.cost_factor);
         let mut board = SharedScheduler::new(SchedulerSettings {
             policy,
@@ -183,7 +207,44 @@ impl Director {
             per_request_s: start.per_request_s * faults.cost_factor,
             per_token_s: start.per_token_s * faults.cost_factor,
         };
-        Director { board, policy, decode_costs, decoder_kv_tokens: cluster.costs.decode_kv_tokens, turn: 0 }
+        let line = line.map(|kind| Line::new(kind, cluster.prefillers));
+        let decoder_kv_tokens = cluster.costs.decode_kv_tokens;
+        Director { board, line, policy, decode_costs, decoder_kv_tokens, turn: 0 }
+    }
+
+    /// Takes a request in, and returns its ticket.
+    fn take(
+        &mut self,
+        now: Seconds,
+        (since_s, job): (Seconds, Arc<Job>),
+        failed: Option<LaneId>,
+        sight: &dyn CacheView,
+    ) -> u64 {
+        if let Some(line) = &mut self.line {
+            let hits = self.board.board().weigh(now, &job, sight);
+            let held_tokens = hits.iter().map(|terms| terms.hit.hbm_tokens).max().unwrap_or(0);
+            let waiter = Waiter { since_s, prompt_tokens: job.prompt_tokens, held_tokens };
+            return line.enter(waiter, job, failed);
+        }
+        let new = NewRequest { since_s, job, tried: failed.as_slice() };
+        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
+    }
+
+    /// Sends those for whom there is a prefiller.
+    fn send(
+        &mut self,
+        now: Seconds,
+        sight: &dyn CacheView,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Vec<PrefillDispatch> {
+        let commits = self.board.pump(Sources { now, view: sight, random }).into_iter();
+        let sent = commits.map(|commit| {
+            let (Ticket(ticket), booking, lane) = (commit.ticket, commit.booking.0, commit.terms.lane);
+            let line = self.line.as_mut();
+            let ticket = line.map_or(ticket, |line| line.sent(ticket, booking, lane));
+            PrefillDispatch { ticket, booking, lane }
+        });
+        sent.collect()
     }
 }
 
@@ -199,14 +260,12 @@ fn scaled(costs: PrefillCosts, factor: f64) -> PrefillCosts {
 
 impl Dispatch for Director {
     fn arrive(&mut self, now: Seconds, job: Arc<Job>, sight: &dyn CacheView) -> u64 {
-        let new = NewRequest { since_s: now, job, tried: &[] };
-        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
+        self.take(now, (now, job), None, sight)
     }
 
     fn again(&mut self, now: Seconds, returned: Returned, sight: &dyn CacheView) -> u64 {
         let Returned { since_s, job, failed } = returned;
-        let new = NewRequest { since_s, job, tried: &[failed] };
-        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
+        self.take(now, (since_s, job), Some(failed), sight)
     }
 
     fn pump(
@@ -216,12 +275,18 @@ impl Dispatch for Director {
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<PrefillDispatch> {
         self.board.pass(now);
-        let commits = self.board.pump(Sources { now, view: sight, random }).into_iter();
-        let sent = commits.map(|commit| {
-            let Ticket(ticket) = commit.ticket;
-            PrefillDispatch { ticket, booking: commit.booking.0, lane: commit.terms.lane }
-        });
-        sent.collect()
+        let mut sent = self.send(now, sight, random);
+        while let Some(next) = self.line.as_mut().and_then(|line| line.leave(now)) {
+            let new =
+                NewRequest { since_s: next.waiter.since_s, job: next.job, tried: next.failed.as_slice() };
+            let Ticket(inner) =
+                self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 });
+            if let Some(line) = &mut self.line {
+                line.rename(next.ticket, inner);
+            }
+            sent.extend(self.send(now, sight, random));
+        }
+        sent
     }
 
     fn wake_s(&self) -> Option<Seconds> {
@@ -230,6 +295,9 @@ impl Dispatch for Director {
     }
 
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>) {
+        if let Some(line) = &mut self.line {
+            line.done(booking);
+        }
         let done = cached_tokens.map_or(Done::Failed, |cached| {
             Done::Computed(Reported { cached_tokens: Some(u64::from(cached)), ..Reported::default() })
         });
@@ -254,6 +322,9 @@ impl Dispatch for Director {
     }
 
     fn close(&mut self, lane: LaneId) {
+        if let Some(line) = &mut self.line {
+            line.close(lane);
+        }
         self.board.close(lane);
     }
 
@@ -290,7 +361,7 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins_and_load_decides_among_equals() {
         let hit = |hit_tokens, work_tokens| Candidate { hit_tokens, work_tokens, ..Candidate::default() };
-        let pick = |c: &[Candidate]| prefix_first(c, TieBreak::default());
+        let pick = |c: &[Candidate]| prefix_first(c, RequestFacts::default(), TieBreak::default());
         assert_eq!(pick(&[hit(5, 0), hit(9, 99), hit(9, 50)]), Some(2));
         assert_eq!((pick(&[hit(0, 7)]), pick(&[])), (Some(0), None));
     }

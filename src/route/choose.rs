@@ -30,7 +30,7 @@ pub enum Policy {
 }
 
 /// A rule of a caller's own in place of a policy: the position of the chosen candidate.
-pub type Rule = fn(&[Candidate], TieBreak) -> Option<usize>;
+pub type Rule = fn(&[Candidate], RequestFacts, TieBreak) -> Option<usize>;
 
 /// The load of one instance that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

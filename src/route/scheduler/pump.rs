@@ -248,10 +248,10 @@ impl PrefillScheduler {
             return tied().nth(turn).map(|(at, _)| at);
         }
         let candidates: SmallVec<[Candidate; 32]> = all.iter().map(|it| self.candidate(it)).collect();
-        if let Some(rule) = self.settings.rule {
-            return rule(&candidates, tie_break);
-        }
         let asked = RequestFacts { prompt_tokens: waiting.job.prompt_tokens, session: waiting.job.session };
+        if let Some(rule) = self.settings.rule {
+            return rule(&candidates, asked, tie_break);
+        }
         choose(self.settings.policy, &candidates, asked, tie_break)
     }
 
