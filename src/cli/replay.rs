@@ -22,6 +22,9 @@ pub struct ReplayArgs {
     /// One JSON object instead of tables
     #[arg(long)]
     pub json: bool,
+    /// Draw times to the first token and the share within the SLO over load into this SVG file
+    #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
+    pub plot: Option<PathBuf>,
     /// Replay in virtual time
     #[command(flatten)]
     pub simulated: SimulatedArgs,

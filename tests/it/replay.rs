@@ -51,7 +51,8 @@ fn policies_are_compared_in_virtual_time() {
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("load 0.8: ") && lines[0].contains(" keeps the SLO for "), "{out}");
     assert!(
-        lines[2].starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; open loop; mean ± 95 % of 2 runs; "),
+        lines[2]
+            .starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; open loop; mean ± 95 % of 2 runs; "),
         "{out}"
     );
     assert!(out.contains("\nload 0.8: "), "{out}");
@@ -74,6 +75,43 @@ fn policies_are_compared_in_virtual_time() {
     assert_eq!(ours["ttft_p50_ratio"]["mean"], 1.0);
     let p90 = |policy: &Value| policy["ttft_p90_s"]["mean"].as_f64().unwrap();
     assert!(p90(ours) < p90(random), "{result}");
+}
+
+#[test]
+fn later_turns_wait_for_their_answers_in_a_closed_loop() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 200, 50);
+    let cluster = "--prefillers 3 --decoders 2 --seeds 1 --load 2 --policy random";
+    let closed = format!("{cluster} --loop closed");
+    let text = replay(&path, &closed).1;
+    assert!(text.contains("pool: none; closed loop; one run each; "), "{text}");
+    assert_eq!(replay(&path, &closed).1, text, "the same seeds say the same");
+    let p90 = |more: &str, pace: &str| {
+        let result = json(&path, &format!("{cluster} {more}"));
+        assert_eq!(result["loop"], pace, "{result}");
+        result["loads"][0]["policies"][0]["ttft_p90_s"]["mean"].as_f64().unwrap()
+    };
+    // At most 20 conversations wait at a time; in an open loop all of their turns do.
+    assert!(p90("--loop closed --think-ms 100", "closed") < p90("", "open"));
+    let (code, _, err) = replay(&path, &format!("{cluster} --think-ms 100"));
+    assert_ne!(code, 0);
+    assert!(err.contains("--think-ms: nobody thinks in an open loop; add --loop closed"), "{err}");
+}
+
+#[test]
+fn runs_are_plotted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 60, 20);
+    let plot = dir.path().join("plot.svg");
+    let flags = format!("--seeds 1 --load 0.5,1 --policy predicted,dynamo --plot {}", plot.display());
+    let (code, out, err) = replay(&path, &flags);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains(">dynamo</text>"), "{svg}");
+    let nowhere = dir.path().join("none").join("plot.svg");
+    let (code, _, err) = replay(&path, &format!("--seeds 1 --policy random --plot {}", nowhere.display()));
+    assert_ne!(code, 0);
+    assert!(err.contains("--plot ") && err.contains("plot.svg: "), "{err}");
 }
 
 #[test]

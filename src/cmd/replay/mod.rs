@@ -7,7 +7,7 @@ mod virtual_time;
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cli::ReplayArgs;
 use crate::replay::{RunError, TraceError, TraceRequest, trace};
@@ -45,6 +45,14 @@ pub enum TrialError {
     /// Think times were given to an open loop.
     #[error("--think-ms: nobody thinks in an open loop; add --loop closed")]
     Think,
+    /// The plot can't be written.
+    #[error("--plot {}: {source}", path.display())]
+    Plot {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause of the error.
+        source: io::Error,
+    },
     /// A policy did not serve everybody.
     #[error("{policy} at load {load}: {source}")]
     Run {
@@ -63,6 +71,10 @@ pub enum TrialError {
 /// [`TrialError`] names the obstacle.
 pub fn run(args: &ReplayArgs) -> Result<String, TrialError> {
     virtual_time::run(args, &read(args)?)
+}
+
+fn write_plot(path: &Path, svg: &str) -> Result<(), TrialError> {
+    fs::write(path, svg).map_err(|source| TrialError::Plot { path: path.to_owned(), source })
 }
 
 fn read(args: &ReplayArgs) -> Result<Vec<TraceRequest>, TrialError> {

@@ -9,6 +9,7 @@ use super::verdict;
 use super::virtual_time::LoadTrials;
 use crate::cli::{ReplayLoop, ReplayPool, SimulatedArgs};
 use crate::replay::Capacity;
+use crate::replay::plot::{self, PlotLoad};
 use crate::replay::stats::Estimate;
 use crate::replay::table;
 
@@ -87,6 +88,14 @@ pub(super) fn loads(about: &ReplayInfo<'_>, loads: &[LoadTrials], as_json: bool)
         }
     }
     text
+}
+
+/// The runs as a plot.
+pub(super) fn plot(about: &ReplayInfo<'_>, loads: &[LoadTrials]) -> String {
+    let mut loads: Vec<PlotLoad> =
+        loads.iter().map(|at| PlotLoad { load: at.load, trials: at.trials.clone() }).collect();
+    loads.sort_by(|one, other| one.load.total_cmp(&other.load));
+    plot::svg(about.text().trim_end(), &loads)
 }
 
 /// A table of the largest loads.

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::progress::Progress;
-use super::{TrialError, report};
+use super::{TrialError, report, write_plot};
 use crate::cli::{ReplayArgs, ReplayLoop, ReplayPool, SimulatedArgs};
 use crate::replay::{
-    CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, Pace, PoolKind, Slo, TraceRequest, Trial,
-    Workload,
+    CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, Pace, PoolKind, Slo, TraceRequest,
+    Trial, Workload,
 };
 
 /// Runs what the flags ask for, and returns the report.
@@ -24,6 +24,9 @@ pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, T
         return Ok(report::capacities(&about, &capacities, args.json));
     }
     let loads = loads(&experiment, &contenders, flags)?;
+    if let Some(path) = &args.plot {
+        write_plot(path, &report::plot(&about, &loads))?;
+    }
     Ok(report::loads(&about, &loads, args.json))
 }
 
@@ -51,7 +54,8 @@ fn loads(
     let mut measured = measured.chunks(seeds);
     let at = |load: &f64| LoadTrials {
         load: *load,
-        rate_per_s: Workload::new(experiment.trace, &experiment.cluster, experiment.pace, (*load, 1)).rate_per_s,
+        rate_per_s: Workload::new(experiment.trace, &experiment.cluster, experiment.pace, (*load, 1))
+            .rate_per_s,
         trials: contenders
             .iter()
             .zip(measured.by_ref())
