@@ -81,10 +81,10 @@ impl Workload {
     /// In a closed loop conversations begin at this pace, and think times are not scaled: nobody
     /// thinks faster since others come more often.
     #[must_use]
-    pub fn new(trace: &[TraceRequest], cluster: &Cluster, pace: Pace, (load, seed): (f64, u64)) -> Workload {
+    pub fn new(trace: &[TraceRequest], cluster: &Cluster, pace: Pace, load: f64, seed: u64) -> Workload {
         let mut random = Random::new(seed);
         let times = spread(trace, &mut random);
-        let follows = follows(trace, &times, (pace, &cluster.costs), &mut random);
+        let follows = follows(trace, &times, pace, &cluster.costs, &mut random);
         let (first, last) = (times.first().copied().unwrap_or(0.0), times.last().copied().unwrap_or(0.0));
         let span_s = saturated_s(trace, &cluster.costs) / (f64::from(cluster.prefillers.max(1)) * load);
         let scale = if last > first { span_s / (last - first) } else { 0.0 };
@@ -113,11 +113,12 @@ pub fn saturated_s(trace: &[TraceRequest], costs: &Costs) -> Seconds {
     trace.iter().map(|request| costs.prefill(request.prompt_tokens, 0)).sum()
 }
 
-/// What each request follows in a closed loop.
+/// The turn that each request follows in a closed loop.
 fn follows(
     trace: &[TraceRequest],
     times: &[Seconds],
-    (pace, costs): (Pace, &Costs),
+    pace: Pace,
+    costs: &Costs,
     random: &mut Random,
 ) -> Vec<Option<Follow>> {
     let Pace::Closed { think_s } = pace else { return vec![None; trace.len()] };
@@ -190,7 +191,7 @@ mod tests {
         let trace = trace(&(0..100).map(|n| n * 1000).collect::<Vec<_>>());
         let cluster = Cluster { prefillers: 4, ..Cluster::default() };
         let service = cluster.costs.prefill(1000, 0);
-        let at = |load| Workload::new(&trace, &cluster, Pace::Open, (load, 1));
+        let at = |load| Workload::new(&trace, &cluster, Pace::Open, load, 1);
         assert!((at(1.0).rate_per_s - 4.0 / service).abs() < 1e-6);
         assert!((at(0.5).arrivals[99].at_s - 2.0 * 25.0 * service).abs() < 1e-6);
         assert_eq!(at(0.5).arrivals[0].at_s, 0.0);
@@ -213,7 +214,7 @@ mod tests {
     fn a_closed_loop_keeps_the_trace_s_own_gaps_at_every_load() {
         let trace = conversation([0, 60_000, 60_010, 60_020]);
         let cluster = Cluster::default();
-        let at = |load| Workload::new(&trace, &cluster, Pace::Closed { think_s: None }, (load, 1)).arrivals;
+        let at = |load| Workload::new(&trace, &cluster, Pace::Closed { think_s: None }, load, 1).arrivals;
         let (slow, fast) = (at(0.5), at(1.0));
         let follow = |n: usize| fast[n].after.unwrap();
         assert_eq!(
@@ -233,7 +234,7 @@ mod tests {
         let trace: Vec<TraceRequest> = (0..500).flat_map(|_| conversation([0; 4])).collect();
         let follows = |seed| {
             let pace = Pace::Closed { think_s: Some(5.0) };
-            let arrivals = Workload::new(&trace, &Cluster::default(), pace, (1.0, seed)).arrivals;
+            let arrivals = Workload::new(&trace, &Cluster::default(), pace, 1.0, seed).arrivals;
             arrivals.into_iter().filter_map(|arrival| arrival.after).collect::<Vec<_>>()
         };
         let drawn = follows(1);

@@ -213,21 +213,15 @@ impl Director {
     }
 
     /// Takes a request in, and returns its ticket.
-    fn take(
-        &mut self,
-        now: Seconds,
-        (since_s, job): (Seconds, Arc<Job>),
-        failed: Option<LaneId>,
-        sight: &dyn CacheView,
-    ) -> u64 {
-        if let Some(line) = &mut self.line {
-            let hits = self.board.board().weigh(now, &job, sight);
-            let held_tokens = hits.iter().map(|terms| terms.hit.hbm_tokens).max().unwrap_or(0);
-            let waiter = Waiter { since_s, prompt_tokens: job.prompt_tokens, held_tokens };
-            return line.enter(waiter, job, failed);
-        }
-        let new = NewRequest { since_s, job, tried: failed.as_slice() };
-        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
+    fn take(&mut self, now: Seconds, new: NewRequest<'_>, sight: &dyn CacheView) -> u64 {
+        let Some(line) = &mut self.line else {
+            return self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0;
+        };
+        let NewRequest { since_s, job, tried } = new;
+        let hits = self.board.board().weigh(now, &job, sight);
+        let held_tokens = hits.iter().map(|terms| terms.hit.hbm_tokens).max().unwrap_or(0);
+        let waiter = Waiter { since_s, prompt_tokens: job.prompt_tokens, held_tokens };
+        line.enter(waiter, job, tried.first().copied())
     }
 
     /// Sends those for whom there is a prefiller.
@@ -260,12 +254,12 @@ fn scaled(costs: PrefillCosts, factor: f64) -> PrefillCosts {
 
 impl Dispatch for Director {
     fn arrive(&mut self, now: Seconds, job: Arc<Job>, sight: &dyn CacheView) -> u64 {
-        self.take(now, (now, job), None, sight)
+        self.take(now, NewRequest { since_s: now, job, tried: &[] }, sight)
     }
 
     fn again(&mut self, now: Seconds, returned: Returned, sight: &dyn CacheView) -> u64 {
         let Returned { since_s, job, failed } = returned;
-        self.take(now, (since_s, job), Some(failed), sight)
+        self.take(now, NewRequest { since_s, job, tried: &[failed] }, sight)
     }
 
     fn pump(

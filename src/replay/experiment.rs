@@ -26,7 +26,7 @@ impl Experiment<'_> {
     /// # Errors
     /// [`RunError`] if the decision code leaves requests behind.
     pub fn run(&self, contender: Contender, load: f64, seed: u64) -> Result<Measures, RunError> {
-        let workload = Workload::new(self.trace, &self.cluster, self.pace, (load, seed));
+        let workload = Workload::new(self.trace, &self.cluster, self.pace, load, seed);
         let director = |gateway| Director::new(contender, &self.cluster, &self.faults, gateway);
         let gateways = (0..self.faults.gateways.max(1)).map(director).collect();
         let run = World::new(&self.cluster, &self.faults, &workload, gateways, seed).run()?;

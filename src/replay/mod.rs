@@ -6,8 +6,8 @@
 //! reasons): prefillers that compute in chunks and keep a prefix cache ([`prefiller`], [`cache`]),
 //! a pool ([`store`]), links that transfers queue on ([`link`]), decoders with continuous batching
 //! ([`decoder`]). [`world`] lets time pass, [`outcome`] says what came of it, [`search`] finds the
-//! load that is just borne, [`table`] prints and [`plot`] draws; [`peers`] has formulas of other gateways. Pure: no clock, no sockets, and all randomness comes
-//! from a seed.
+//! load that is just borne, [`table`] prints and [`plot`] draws; [`peers`] has formulas of other
+//! gateways. Pure: no clock, no sockets, and all randomness comes from a seed.
 //!
 //! Not modelled: preemption, KV that waits on a prefiller and takes room from its prefix cache,
 //! contention on the decoders' side of hand-offs, and everything that the decisions themselves

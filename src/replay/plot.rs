@@ -10,7 +10,7 @@ use super::table::Trial;
 /// The runs at one load.
 #[derive(Clone, Debug)]
 pub struct PlotLoad {
-    /// The load.
+    /// Load of the runs.
     pub load: f64,
     /// A trial per policy, in the same order at each load.
     pub trials: Vec<Trial>,

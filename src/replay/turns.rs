@@ -8,8 +8,8 @@ const SHARED_BLOCKS: usize = 1;
 
 /// The index of the request that each request continues, none for those that begin.
 ///
-/// Where a trace has sessions, that is the session's request before. Elsewhere it is the latest one
-/// whose prompt and answer both fit into this prompt, which begins with all of its full blocks.
+/// In a trace with sessions that is the session's request before; in others the latest one whose
+/// prompt and answer both fit into this prompt, which begins with all of its full blocks.
 #[must_use]
 pub fn earlier_turns(trace: &[TraceRequest]) -> Vec<Option<u32>> {
     let mut latest: BlockMap<u32> = BlockMap::default();

@@ -54,7 +54,7 @@ fn loads(
     let mut measured = measured.chunks(seeds);
     let at = |load: &f64| LoadTrials {
         load: *load,
-        rate_per_s: Workload::new(experiment.trace, &experiment.cluster, experiment.pace, (*load, 1))
+        rate_per_s: Workload::new(experiment.trace, &experiment.cluster, experiment.pace, *load, 1)
             .rate_per_s,
         trials: contenders
             .iter()

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_compute_counts_and_not_the_prompt() {
+    fn order_is_by_the_work_that_is_left_and_not_by_the_prompt() {
         let (short, long) = (waiter(1.0, 1_024, 0), waiter(0.0, 10_240, 9_600));
         assert_eq!(order(2.0, &long, &short), Ordering::Less, "40 blocks before 64");
         // The same number of whole blocks: who came first.

@@ -18,8 +18,8 @@ const KV_TOKENS: f64 = 1_000_000.0;
 /// Chooses the prefiller of the highest score.
 pub fn choose(candidates: &[Candidate], asked: RequestFacts, tie_break: TieBreak) -> Option<usize> {
     let queues = || candidates.iter().map(queue);
-    let range = (queues().min()?, queues().max()?);
-    least(candidates, tie_break.random, |candidate| -score(candidate, asked.prompt_tokens, range))
+    let (shortest, longest) = (queues().min()?, queues().max()?);
+    least(candidates, tie_break.random, |candidate| -score(candidate, asked.prompt_tokens, shortest, longest))
 }
 
 /// Requests that wait: one is being computed.
@@ -27,7 +27,7 @@ fn queue(candidate: &Candidate) -> u32 {
     candidate.requests.saturating_sub(1)
 }
 
-fn score(candidate: &Candidate, prompt_tokens: u32, (shortest, longest): (u32, u32)) -> f64 {
+fn score(candidate: &Candidate, prompt_tokens: u32, shortest: u32, longest: u32) -> f64 {
     let prefix = f64::from(candidate.hit_tokens) / f64::from(prompt_tokens.max(1));
     let used = (candidate.work_tokens + candidate.held_tokens) as f64 / KV_TOKENS;
     let queue = if longest == shortest {
@@ -47,8 +47,8 @@ mod tests {
         let candidate =
             Candidate { requests: 3, hit_tokens: 500, work_tokens: 250_000, ..Candidate::default() };
         // 3 · 0.5 + 2 · 0.75 + 2 · (4 − 2) / 4.
-        assert_eq!(score(&candidate, 1_000, (0, 4)), 4.0);
-        assert_eq!(score(&candidate, 1_000, (2, 2)), 5.0, "equal queues all have the full score");
+        assert_eq!(score(&candidate, 1_000, 0, 4), 4.0);
+        assert_eq!(score(&candidate, 1_000, 2, 2), 5.0, "equal queues all have the full score");
     }
 
     #[test]
