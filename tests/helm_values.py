@@ -59,9 +59,12 @@ CASES = {
         lambda m: m.said["fleet"]["decode"] == ["[fd00::1]:7200"] and "to" not in policy(m)["egress"][1]),
     "two models": (
         {"fleets": {"chat": {"prefill": {"labels": {"app": "chat", "role": "p"}}, "decode": {"labels": {"app": "chat", "role": "d"}}, "config": {"fleet": {"model": "Qwen3-8B"}}},
-                    "code": {"prefill": {"labels": {"app": "code", "role": "p"}}, "decode": {"selector": "app=code,role=d"}, "config": {"dialect": {"name": "pool"}}}}},
+                    "code": {"prefill": {"labels": {"app": "code", "role": "p"}}, "decode": {"selector": "app=code,role=d"}, "config": {"dialect": {"name": "pool"}}},
+                    "cloud": {"config": {"fleet": {"remote": "https://api.example.com/v1", "model": "large"}}}},
+         "config": {"models": {"fallback": ["Qwen3-8B=cloud"]}}},
         lambda m: m.said["fleets"]["chat"]["fleet"] == {"model": "Qwen3-8B"} and m.said["fleets"]["code"]["dialect"] == {"name": "pool"}
-        and m.said["fleets"]["code"]["discovery"]["kubernetes"]["decode_selector"] == "app=code,role=d" and "discovery" not in m.said),
+        and m.said["fleets"]["code"]["discovery"]["kubernetes"]["decode_selector"] == "app=code,role=d" and "discovery" not in m.said
+        and m.said["fleets"]["cloud"] == {"fleet": {"remote": "https://api.example.com/v1", "model": "large"}}),
     "names and images": (
         {"fullnameOverride": "door", "image": {"repository": "registry.example/pd", "tag": "edge", "pullPolicy": "Always"},
          "imagePullSecrets": [{"name": "registry"}]},

@@ -41,11 +41,12 @@ discovery.kubernetes: "set discovery.mode=labels or services, and discovery.pref
 {{- define "pd-proxy.checkFleets" -}}
 {{- $of := .Values.discovery -}}
 {{- range $name, $fleet := .Values.fleets -}}
-{{- $isRemote := hasKey (default dict (default dict $fleet.config).fleet) "remote" -}}
+{{- $isRemote := hasKey (default dict (get (default dict (get $fleet "config")) "fleet")) "remote" -}}
 {{- range $role := list "prefill" "decode" -}}
-{{- $side := default dict (index $fleet $role) -}}
+{{- $side := default dict (get $fleet $role) -}}
 {{- $needs := dict "labels" "labels or selector" "services" "service" "dns" "service" "static" "hosts" -}}
-{{- $says := dict "labels" (or $side.labels $side.selector) "services" $side.service "dns" $side.service "static" $side.hosts -}}
+{{- $service := get $side "service" -}}
+{{- $says := dict "labels" (or (get $side "labels") (get $side "selector")) "services" $service "dns" $service "static" (get $side "hosts") -}}
 {{- if and (not $isRemote) (not (index $says $of.mode)) -}}
 {{- fail (printf "fleets.%s.%s says nothing of its engines: with discovery.mode=%s set its %s" $name $role $of.mode (index $needs $of.mode)) -}}
 {{- end -}}

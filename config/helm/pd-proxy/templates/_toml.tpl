@@ -68,7 +68,7 @@
 {{- $sides := dict -}}
 {{- range $role := list "prefill" "decode" -}}
 {{- $usual := dict "labels" dict "selector" "" "service" "" "hosts" list "ports" (index $root.Values.discovery $role).ports -}}
-{{- $_ := set $sides $role (mergeOverwrite $usual (deepCopy (default dict (index $fleet $role)))) -}}
+{{- $_ := set $sides $role (mergeOverwrite $usual (deepCopy (default dict (get $fleet $role)))) -}}
 {{- end -}}
 {{- $sides | toJson -}}
 {{- end -}}
@@ -115,10 +115,10 @@
 {{- range $name, $fleet := .Values.fleets -}}
 {{- $sides := include "pd-proxy.fleetSides" (list $ $fleet) | fromJson -}}
 {{- $engines := dict -}}
-{{- if or $fleet.prefill $fleet.decode -}}
+{{- if or (get $fleet "prefill") (get $fleet "decode") -}}
 {{- $engines = include "pd-proxy.discovery" (list $ $sides) | fromJson -}}
 {{- end -}}
-{{- $sections := mergeOverwrite $engines (deepCopy (default dict $fleet.config)) -}}
+{{- $sections := mergeOverwrite $engines (deepCopy (default dict (get $fleet "config"))) -}}
 {{- include "pd-proxy.sections" (list (printf "fleets.%s." $name) $sections (printf "fleets.%s.config" $name)) -}}
 {{- end -}}
 {{- end -}}
