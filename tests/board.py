@@ -30,7 +30,9 @@ ROWS = ["At a glance", "Latency", "Routing and cache", "Trouble", "Tokens and ke
 OVERVIEW = 10
 UNITS = {"s", "reqps", "ops", "short", "none", "percentunit", "bytes"}
 # What Grafana puts in for its variables.
-VARIABLES = {"$__rate_interval": "20s", "$instance": ".+", "$role": ".+", "$engine": ".+"}
+VARIABLES = {"$__rate_interval": "20s", "$instance": ".+", "$fleet": ".*", "$role": ".+", "$engine": ".+"}
+# Label of the series of one of several fleets.
+FLEET = "fleet"
 # What Prometheus adds to each series of a gateway.
 TARGET = {"instance", "job"}
 OF_PROMETHEUS = {"up": TARGET}
@@ -60,6 +62,7 @@ class Facts:
                 self.labels.setdefault(name, set()).update(label for label, _ in pairs)
                 for label, value in pairs:
                     self.values.setdefault((name, label), set()).add(value)
+        # Beside the labels of its row, a metric may have the fleet's; see the head of the page.
         table = (ROOT / "docs/metrics.md").read_text()
         pages = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in NO_REFERENCE]
         text = "".join(page.read_text() for page in pages)
@@ -77,7 +80,7 @@ class Facts:
         """Where docs/metrics.md and gateways differ."""
         for name, kind in self.kinds.items():
             said, labels = self.documented.get(name, (None, None))
-            shown = set().union(*(self.labels.get(name + end, set()) for end in ("", "_bucket"))) - {"le"}
+            shown = set().union(*(self.labels.get(name + end, set()) for end in ("", "_bucket"))) - {"le", FLEET}
             if not name.startswith("process_") and (said, labels) != (kind, shown):
                 yield f"{name} is a {kind} with {sorted(shown)}, docs/metrics.md says {said} with {labels}"
         if missing := set(self.documented) - set(self.kinds):
@@ -169,7 +172,7 @@ def layout(board):
     open_panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     if len(open_panels) != OVERVIEW or any(not row["collapsed"] for row in board["panels"][OVERVIEW + 1:]):
         yield f"it does not open with {OVERVIEW} panels alone"
-    for variable in ("datasource", "instance", "role", "engine"):
+    for variable in ("datasource", "instance", "fleet", "role", "engine"):
         if variable not in {entry["name"] for entry in board["templating"]["list"]}:
             yield f"there is no variable {variable}"
     for group in (board["panels"], *(row["panels"] for row in board["panels"] if row["type"] == "row")):
@@ -252,7 +255,7 @@ def alerts(rules, rig, facts):
     listed = re.findall(r"^ +- alert: (\w+)", (ROOT / "config/prometheus/alerts.yml").read_text(), re.M)
     if sorted(listed) != sorted(rule["name"] for rule in rules):
         yield "Prometheus has not loaded all of alerts.yml"
-    firing = {rig.healthy: set(), rig.troubled: set(), rig.layerwise: set()}
+    firing = {rig.healthy: set(), rig.troubled: set(), rig.fleets: set()}
     for rule in rules:
         name, notes = rule["name"], rule["annotations"]
         if rule["health"] != "ok":
@@ -325,7 +328,7 @@ def all_of(board, rig, facts):
 def check(rig, promtool):
     """Everything; a list of complaints."""
     rig.traffic()
-    facts = Facts(get(address, "/metrics") for address in (rig.healthy, rig.troubled, rig.layerwise))
+    facts = Facts(get(address, "/metrics") for address in (rig.healthy, rig.troubled, rig.fleets))
     scraped = rig.value("max(timestamp(up))")
     # Two looks at least at what the last of the trouble began.
     wait("two more scrapes", lambda: rig.value("min(timestamp(up))") >= scraped + 3)

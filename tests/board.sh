@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Grafana board and the alerts on a real Prometheus, in front of the demo and of a gateway in trouble. More in board.py; a minute.
-# PD_PROXY names the program (default: target/release/pd-proxy). Prometheus is the system's or Debian's. Exit status 77: it can't be had, nothing
-# was tried.
+# PD_PROXY names the program (default: target/release/pd-proxy). Prometheus and Redis are the system's or Debian's. Exit status 77: they
+# can't be had, nothing was tried.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
@@ -9,6 +9,7 @@ bounded 300 "$0" "$@"
 program=${PD_PROXY:-target/release/pd-proxy}
 [[ -x $program ]] || { echo "board: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
 . tests/prometheus_site.sh
+command -v redis-server >/dev/null || debian redis-server
 
 promtool check config config/prometheus/prometheus.yml
 promtool check rules config/prometheus/alerts.yml

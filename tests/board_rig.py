@@ -22,37 +22,63 @@ name = "scarce"
 sha256 = "{scarce}"
 requests_inflight = 1
 """
-TROUBLE = """[fleet]
-prefill = ["{prefiller}", "{closed}"]
-decode = ["{decoder}"]
-[auth]
+TROUBLE = """[auth]
 keys_file = "{keys}"
 reload_ms = 200
-[prompt]
+[trace]
+endpoint = "http://{closed}"
+[share]
+url = "redis://{closed}"
+[fleets.main.fleet]
+prefill = ["{prefiller}", "{closed}"]
+decode = ["{decoder}"]
+[fleets.main.prompt]
 tokens = "engine"
-[hash]
+[fleets.main.hash]
 seed = "0"
-[key]
+[fleets.main.key]
 preset = "mooncake-store-0.30"
-[pool]
+[fleets.main.pool]
 kind = "mooncake"
 addresses = ["{closed}"]
-[events]
+[fleets.main.events]
 listen = true
 port = 2
 replay_port = 3
-[discovery]
+[fleets.main.discovery]
 file = "{engines}"
 interval_ms = 500
-[health]
+[fleets.main.health]
 probe_ms = 300
 probe_timeout_ms = 1000
-[trace]
-endpoint = "http://{closed}"
-[retry]
+[fleets.main.retry]
 budget = 0.1
 budget_floor_per_s = 1
 resume = true
+"""
+# Engines of one fleet are away, and its decoders would be asked first; the others share a model. Other gateways would hear of both.
+FLEETS = """[auth]
+keys_file = "{keys}"
+[share]
+url = "redis://{store}"
+[models]
+targets = ["shared=one:50 two:50"]
+fallback = ["gone=one"]
+[fleets.one.fleet]
+prefill = ["{one[0]}"]
+decode = ["{one[1]}"]
+model = "one"
+[fleets.two.fleet]
+prefill = ["{two[0]}"]
+decode = ["{two[1]}"]
+model = "two"
+[fleets.away.fleet]
+prefill = ["{closed}"]
+decode = ["127.0.0.1:2"]
+model = "gone"
+[fleets.away.dialect]
+name = "layerwise"
+callback_url = "http://{closed}"
 """
 
 
@@ -61,7 +87,7 @@ def prompt(text, **more):
 
 
 class Rig:
-    """Everything that runs. `healthy`, `troubled` and `layerwise` are addresses of gateways, `prometheus` that of Prometheus."""
+    """Everything that runs. `healthy`, `troubled` and `fleets` are addresses of gateways, `prometheus` that of Prometheus."""
 
     def __init__(self, program, prometheus, config, directory):
         self.program, self.directory, self.processes = program, pathlib.Path(directory), []
@@ -96,25 +122,34 @@ class Rig:
             (digest,) = re.findall(r'sha256 = "([^"]+)"', made.stdout)
             self.keys[name] = (secret, digest)
         self.key_file = files["keys"]
-        self.key_file.write_text(KEYS.format(sha256=self.keys["good"][1], scarce=self.keys["scarce"][1]))
+        keys = KEYS.format(sha256=self.keys["good"][1], scarce=self.keys["scarce"][1])
+        self.key_file.write_text(keys)
         self.engine_file = files["engines"]
         self.engine_file.write_text(f"decode {decodes}\n")
         self.trouble_file = self.directory / "trouble.toml"
         self.trouble_file.write_text(TROUBLE.format(
             prefiller=prefiller, decoder=decodes, closed=CLOSED, keys=files["keys"], engines=files["engines"]))
         self.trouble = self.gateway("troubled", "--host", "127.0.0.1", "--port", 0, "--config", self.trouble_file)
-        # Its engines are away. It shows the metrics of decoders that are asked first.
-        layerwise = self.gateway("layerwise", "--host", "127.0.0.1", "--port", 0, "--layerwise", "--callback-url", f"http://{CLOSED}",
-                                 "--prefill", CLOSED, "--decode", CLOSED)
-        (self.layerwise,) = layerwise.wait_for(r"listening\S* .*?([0-9.]+:[0-9]+)")
+        fleets = self.start_fleets(keys)
+        (self.fleets,) = fleets.wait_for(r"listening\S* .*?([0-9.]+:[0-9]+)")
         (self.healthy,) = demo.wait_for(r"on http://([0-9.:]+)")
         (self.troubled,) = self.trouble.wait_for(r"listening\S* .*?([0-9.]+:[0-9]+)")
         self.start_prometheus(prometheus, config)
 
+    def start_fleets(self, keys):
+        """A gateway with several fleets, and a store that it shares with no other one."""
+        sides = {model: [self.engine(role, 0, "--model", model)[1] for role in ("prefill", "decode")] for model in ("one", "two")}
+        store = free_port()
+        self.run("store", "redis-server", "--bind", "127.0.0.1", "--port", store, "--save", "", "--dir", self.directory).wait_for("(Ready to accept)")
+        files = {name: self.directory / f"fleets-{name}" for name in ("keys", "toml")}
+        files["keys"].write_text(keys)
+        files["toml"].write_text(FLEETS.format(closed=CLOSED, store=f"127.0.0.1:{store}", keys=files["keys"], **sides))
+        return self.gateway("fleets", "--host", "127.0.0.1", "--port", 0, "--config", files["toml"])
+
     def start_prometheus(self, program, config):
         """With the example configuration: other targets, and a second for each interval."""
         text = pathlib.Path(config, "prometheus.yml").read_text()
-        text, targets = re.subn(r'\["localhost:8000"\]', json.dumps([self.healthy, self.troubled, self.layerwise]), text)
+        text, targets = re.subn(r'\["localhost:8000"\]', json.dumps([self.healthy, self.troubled, self.fleets]), text)
         text, intervals = re.subn(r"_interval: 15s", "_interval: 1s", text)
         assert (targets, intervals) == (1, 2), "prometheus.yml has other targets or intervals than this expects"
         (self.directory / "prometheus.yml").write_text(text)
@@ -148,6 +183,10 @@ class Rig:
         assert ask(self.healthy, prompt("x") | {"model": "other"}) == 404
         assert ask(self.healthy, "", path="/nowhere") == 404
         assert ask(self.healthy, {"model": "sim", "prompt": "tokens"}, path="/tokenize") == 200
+        good = self.keys["good"][0]
+        for model, more in [("shared", {})] * 8 + [("gone", {}), ("one", {"use_beam_search": True, "n": 2})]:
+            assert ask(self.fleets, prompt("shared ", **more) | {"model": model}, good) == 200, model
+        wait("budgets to be divided", lambda: self.value("pd_proxy_share_gateways"))
         self.distress()
 
     def distress(self):
