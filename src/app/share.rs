@@ -1,12 +1,12 @@
-//! Wiring of `[share]`: the link of a fleet's scheduler to those of other gateways, and the
-//! exchange of keys' budgets with them.
+//! Wiring of `[share]`: the links of a fleet's scheduler and stored responses to those of other
+//! gateways, and the exchange of keys' budgets with them.
 
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use crate::config::Config;
-use crate::fleet::Fleet;
+use crate::relay::Relay;
 use crate::server::Gateway;
 
 /// Client of the store; `None` where none is configured, or the fleet is an API elsewhere.
@@ -40,15 +40,19 @@ fn link_settings(store: crate::share::Store, prefix: String) -> crate::share::Li
     use crate::route::shared::message::ReplicaId;
 
     let me = ReplicaId(uuid::Uuid::new_v4().as_u64_pair().0);
-    crate::share::LinkSettings { store, prefix, me }
+    crate::share::LinkSettings { store: Arc::new(store), prefix, me }
 }
 
-/// Starts the link where there is a store, in which all names begin with `prefix`.
+/// Starts the links of a fleet where there is a store, in which all names begin with `prefix`.
 #[cfg(feature = "share")]
-pub(super) fn start(store: ShareStore, prefix: String, fleet: &Arc<Fleet>, loops: &mut JoinSet<()>) {
+pub(super) fn start(store: ShareStore, prefix: String, relay: &Relay, loops: &mut JoinSet<()>) {
     let Some(store) = store else { return };
-    if let Some(link) = crate::share::Link::new(link_settings(store, prefix), fleet.clone()) {
+    let (settings, fleet) = (link_settings(store, prefix), &relay.fleet);
+    if let Some(link) = crate::share::Link::new(settings.clone(), fleet.clone()) {
         loops.spawn(link.run());
+    }
+    if let Some(errands) = relay.kept.share() {
+        loops.spawn(crate::share::ResponseLink::new(settings, fleet.clone()).run(errands));
     }
 }
 
@@ -61,7 +65,7 @@ pub(super) fn store(_: &Config) -> Result<ShareStore, String> {
 
 /// Starts nothing: there is no store.
 #[cfg(not(feature = "share"))]
-pub(super) fn start(_: ShareStore, _: String, _: &Arc<Fleet>, _: &mut JoinSet<()>) {}
+pub(super) fn start(_: ShareStore, _: String, _: &Relay, _: &mut JoinSet<()>) {}
 
 /// Starts the exchange of keys' budgets where a store is configured, and keys are asked for.
 ///

@@ -41,6 +41,16 @@ impl Digest {
     pub fn of(key: &[u8]) -> Digest {
         Digest(Sha256::digest(key).into())
     }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The one with these bytes; None of another number of them.
+    pub fn of_bytes(bytes: &[u8]) -> Option<Digest> {
+        bytes.try_into().ok().map(Digest)
+    }
 }
 
 /// Checks that a text is fit to be a key.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc;
 
 use crate::fleet::scheduler_handle::SchedulerHandle;
-use crate::fleet::{Fleet, Role};
+use crate::fleet::{Fleet, InstanceId, Role};
 use crate::obs::Meters;
 use crate::obs::share::Placements;
 use crate::route::shared::message::{DecoderLoad, Numbered, ReplicaId};
@@ -145,6 +145,16 @@ impl Fleet {
             }
         });
         loads.filter(|load| load.requests > 0).collect()
+    }
+
+    /// The name of a decoder, the same in all gateways; None where it is none of the fleet.
+    pub fn decoder_name(&self, decoder: InstanceId) -> Option<u64> {
+        self.members(Role::Decode).iter().find(|it| it.id() == decoder).map(|it| it.identity(None))
+    }
+
+    /// The decoder of that name, if it is one of the fleet.
+    pub fn decoder_named(&self, name: u64) -> Option<InstanceId> {
+        self.members(Role::Decode).iter().find(|it| it.identity(None) == name).map(|it| it.id())
     }
 
     /// Takes over the load that other gateways told that they have on decoders.

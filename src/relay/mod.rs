@@ -61,6 +61,7 @@ mod single_engine;
 mod source;
 mod stream;
 pub mod token_ids;
+pub mod told_owners;
 pub mod traced;
 mod tries;
 pub mod vacancy;

@@ -5,13 +5,15 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::auth::Digest;
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse;
 use crate::dialect::Api;
 use crate::fleet::InstanceId;
 use crate::relay::ask::Ask;
+use crate::relay::told_owners::{Errands, Others, OwnedResponse, ways};
 
 /// Responses that are remembered, the latest: with ids of 40 bytes some 10 MB. Where keys are asked
 /// for, those that are forgotten are nobody's.
@@ -22,24 +24,17 @@ const ID_BYTES: usize = 128;
 
 /// Place where responses are.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<Latest>);
+pub struct Kept {
+    latest: Mutex<Latest>,
+    /// Other gateways that share the fleet, if any do.
+    others: OnceLock<Others>,
+}
 
 #[derive(Debug, Default)]
 struct Latest {
     keepers: HashMap<Arc<str>, OwnedResponse>,
     /// The oldest first.
     ids: VecDeque<Arc<str>>,
-}
-
-/// Place where a response is, and whose it is.
-#[derive(Debug)]
-struct OwnedResponse {
-    keeper: InstanceId,
-    /// The name of the key with which it was asked for; None where none was, or where that is not
-    /// known.
-    owner: Option<Arc<str>>,
-    /// Names of its model, where the client knows it by another than the engine.
-    alias: Option<AliasedModel>,
 }
 
 /// Names of a model that a client knows by an alias.
@@ -52,22 +47,32 @@ pub struct AliasedModel {
 }
 
 impl Kept {
-    /// Records that `keeper` has a response by this id, made for a key of this name. A response
+    /// Tells other gateways of new responses from now on, and asks them for those that this one
+    /// does not know. Returns what is to be told and asked; None if that is done already.
+    pub fn share(&self) -> Option<Errands> {
+        let (others, errands) = ways();
+        self.others.set(others).ok()?;
+        Some(errands)
+    }
+
+    /// Records that `keeper` has a response by this id, made for the key of this owner. A response
     /// stays its first owner's.
-    pub fn note(&self, id: &str, keeper: InstanceId, owner: Option<&str>) {
+    pub fn note(&self, id: &str, keeper: InstanceId, owner: Option<Digest>) {
+        self.record(id, OwnedResponse { keeper, owner, alias: None });
+    }
+
+    fn record(&self, id: &str, response: OwnedResponse) {
         if !is_id(id) {
             return;
         }
-        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.lock();
         if let Some(known) = latest.keepers.get_mut(id) {
-            known.keeper = keeper;
-            if known.owner.is_none() {
-                known.owner = owner.map(Arc::from);
-            }
+            known.keeper = response.keeper;
+            known.owner = known.owner.or(response.owner);
+            known.alias = response.alias.or(known.alias.take());
             return;
         }
         let id = Arc::<str>::from(id);
-        let response = OwnedResponse { keeper, owner: owner.map(Arc::from), alias: None };
         latest.keepers.insert(id.clone(), response);
         latest.ids.push_back(id);
         if latest.ids.len() > RESPONSES
@@ -79,25 +84,34 @@ impl Kept {
 
     /// The engine that has it, as far as this gateway knows.
     pub fn keeper(&self, id: &str) -> Option<InstanceId> {
-        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        latest.keepers.get(id).map(|place| place.keeper)
+        self.lock().keepers.get(id).map(|place| place.keeper)
     }
 
     /// The names of its model, where they differ and this gateway knows them.
     pub fn alias(&self, id: &str) -> Option<AliasedModel> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id)?.alias.clone()
+        self.lock().keepers.get(id)?.alias.clone()
     }
 
-    fn note_alias(&self, id: &str, alias: &AliasedModel) {
-        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(response) = latest.keepers.get_mut(id) {
-            response.alias = Some(alias.clone());
+    /// The owner for which it was made, as far as this gateway knows.
+    pub fn owner(&self, id: &str) -> Option<Digest> {
+        self.lock().keepers.get(id)?.owner
+    }
+
+    /// Asks other gateways for a response that this one does not know, if there are any: it knows
+    /// what they do then.
+    pub async fn learn_from_others(&self, id: &str) {
+        if let Some(others) = self.others.get()
+            && is_id(id)
+            && self.keeper(id).is_none()
+            && let Some(response) = others.ask(id).await
+        {
+            self.record(id, response);
         }
     }
 
-    /// The name of the key for which it was made, as far as this gateway knows.
-    pub fn owner(&self, id: &str) -> Option<Arc<str>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id)?.owner.clone()
+    /// A panic elsewhere leaves the table usable.
+    fn lock(&self) -> MutexGuard<'_, Latest> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The engine that has the response that a request goes on from.
@@ -119,8 +133,10 @@ impl Kept {
             && kept()
             && let Some(id) = begun.id()
         {
-            self.note(&id, keeper, owner);
-            ask.alias.iter().for_each(|alias| self.note_alias(&id, alias));
+            let alias = ask.alias.clone();
+            let response = OwnedResponse { keeper, owner: owner.map(owner_named), alias };
+            self.record(&id, response.clone());
+            self.others.get().iter().for_each(|others| others.tell(&id, response.clone()));
         }
     }
 }
@@ -146,6 +162,11 @@ impl Beginning<'_> {
     }
 }
 
+/// The owner of responses that are made for the key of this name.
+pub fn owner_named(key: &str) -> Digest {
+    Digest::of(format!("pd-proxy response owner {key}").as_bytes())
+}
+
 /// True if an engine may have called a response so, by its length.
 pub fn is_id(id: &str) -> bool {
     (1..=ID_BYTES).contains(&id.len())
@@ -168,19 +189,39 @@ mod tests {
     #[test]
     fn the_latest_responses_are_remembered_and_no_more() {
         let (kept, [a, b]) = (Kept::default(), [InstanceId(1), InstanceId(2)]);
-        kept.note("resp_1", a, Some("one"));
+        kept.note("resp_1", a, Some(owner_named("one")));
         kept.note("resp_2", b, None);
         assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2")), (Some(a), Some(b)));
-        kept.note("resp_1", b, Some("other"));
-        kept.note("resp_2", b, Some("other"));
-        assert_eq!(["resp_1", "resp_2"].map(|id| kept.owner(id).unwrap().to_string()), ["one", "other"]);
+        kept.note("resp_1", b, Some(owner_named("other")));
+        kept.note("resp_2", b, Some(owner_named("other")));
+        assert_eq!(["resp_1", "resp_2"].map(|id| kept.owner(id).unwrap()), ["one", "other"].map(owner_named));
         kept.note(&"x".repeat(ID_BYTES + 1), a, None);
         kept.note("", a, None);
         (0..RESPONSES - 2).for_each(|n| kept.note(&format!("more_{n}"), a, None));
         assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2")), (Some(b), Some(b)));
         kept.note("last", a, None);
         assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2"), kept.keeper("")), (None, Some(b), None));
-        assert_eq!(kept.0.lock().unwrap().ids.len(), RESPONSES);
+        assert_eq!(kept.lock().ids.len(), RESPONSES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn others_are_asked_for_what_is_not_known_here() {
+        let kept = Kept::default();
+        kept.learn_from_others("resp_1").await;
+        let mut errands = kept.share().unwrap();
+        assert!(kept.share().is_none());
+        let alias = Some(AliasedModel { name: "a".into(), model: "b".into() });
+        let told = OwnedResponse { keeper: InstanceId(3), owner: Some(owner_named("one")), alias };
+        let asked = async {
+            kept.learn_from_others("resp_1").await;
+            kept.learn_from_others("resp_1").await;
+            kept.learn_from_others("").await;
+        };
+        let answered = async { errands.questions.recv().await.unwrap().answer.send(told.clone()).unwrap() };
+        tokio::join!(asked, answered);
+        assert_eq!((kept.keeper("resp_1"), kept.owner("resp_1")), (Some(told.keeper), told.owner));
+        assert_eq!(kept.alias("resp_1"), told.alias);
+        assert!(errands.questions.try_recv().is_err(), "it is known now");
     }
 
     #[test]

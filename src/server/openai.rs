@@ -304,6 +304,10 @@ async fn prepare(
     let shape = Shape::read(api, &body);
     ledger.asks(shape.model.as_deref());
     let before = response_owners::before(api, &body).map(Cow::into_owned);
+    if let Some(before) = &before {
+        // Few requests have it, and all would be larger by it.
+        boxed(|| response_lookup::learn_from_others(gateway, before)).await;
+    }
     let ties = || RequestTies { session: session_of(&head.headers, &body), response: before.as_deref() };
     let named = NamedTarget { model: shape.model.as_deref(), fleet: fleet_named.as_deref() };
     let chosen = gateway.find_fleet(&caller, named, ties).await?;

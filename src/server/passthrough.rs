@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::auth::Caller;
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Reservation, Role};
+use crate::relay::box_in_place::boxed;
 use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::response_owners::{self, AliasedModel};
 use crate::server::every_engine::without_fleet;
@@ -22,7 +23,7 @@ use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
 use crate::server::plain_path::is_plain;
-use crate::server::response_lookup::{KeptResponse, ResponseSearch};
+use crate::server::response_lookup::{self, KeptResponse, ResponseSearch};
 use crate::server::stream_end::StreamEnd;
 use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, alias_answer, auth, body, csrf, headers, openai, reply};
@@ -135,6 +136,9 @@ async fn run(
     let payload = Payload::read(gateway, kind, &head.headers, body)?;
     account.admitted(gateway.gate.enter(&caller, payload.tokens()).await?);
     let id = stored_response(passage.stored, target.path(), &payload);
+    if let Some(id) = &id {
+        boxed(|| response_lookup::learn_from_others(gateway, id)).await;
+    }
     let search = ResponseSearch { gateway, caller: &caller, client: &head.headers };
     let kept = match &id {
         Some(id) if passage.stored == Stored::InPath => Some(search.keeper_anywhere(id).await?),

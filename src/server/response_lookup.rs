@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::Semaphore;
@@ -163,10 +163,19 @@ impl ResponseSearch<'_> {
             return Ok(());
         }
         let is_own = match fleet.relay.kept.owner(id) {
-            Some(owner) => owner == self.caller.name,
+            Some(owner) => owner == response_owners::owner_named(&self.caller.name),
             None => self.gateway.edge.now().unknown_responses && is_askable(id),
         };
         if is_own { Ok(()) } else { Err(not_found(id)) }
+    }
+}
+
+/// Asks other gateways that share the fleets for a response that this one does not know.
+pub(super) async fn learn_from_others(gateway: &Gateway, id: &str) {
+    let fleets = gateway.fleets();
+    let is_known = fleets.iter().any(|fleet| fleet.relay.kept.keeper(id).is_some());
+    if !is_known && is_askable(id) {
+        join_all(fleets.iter().map(|fleet| fleet.relay.kept.learn_from_others(id))).await;
     }
 }
 

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The exchange of a gateway's budgets.
 #[derive(Debug)]
 pub struct BudgetLink {
-    store: Store,
+    store: Arc<Store>,
     prefix: String,
     buckets: Buckets,
     callers: Arc<Callers>,

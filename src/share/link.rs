@@ -17,10 +17,10 @@ use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{BEAT_S, SILENCE_S};
 
 /// Settings of a link to the store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LinkSettings {
     /// Way to the store.
-    pub store: Store,
+    pub store: Arc<Store>,
     /// First part of all names in the store: gateways that share a fleet have it in common.
     pub prefix: String,
     /// Number of this gateway.

@@ -1,5 +1,6 @@
 //! Gateways that share a fleet, through Redis or Valkey: messages by publish and subscribe, the
-//! lease that says which gateway leads, and the budgets of clients' keys.
+//! lease that says which gateway leads, the budgets of clients' keys, and the engines that keep
+//! stored responses.
 //!
 //! Each message is heard by all gateways, the sender included,
 //! which learns by its own beats how long a message takes, and that the store is still there. What
@@ -10,6 +11,7 @@ pub mod codec;
 pub mod lease;
 pub mod link;
 pub mod probe;
+pub mod responses;
 pub mod slices;
 pub mod store;
 pub mod wire;
@@ -19,6 +21,7 @@ use std::time::Duration;
 pub use budgets::BudgetLink;
 pub use link::{Link, LinkSettings};
 pub use probe::Findings;
+pub use responses::ResponseLink;
 pub use store::Store;
 
 /// Limit for connecting to the store, and for subscribing.

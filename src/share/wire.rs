@@ -176,6 +176,23 @@ pub struct DecoderLoad {
     pub tokens: u64,
 }
 
+/// Value of a stored response's key.
+#[derive(Clone, PartialEq, Message)]
+pub struct StoredResponse {
+    /// Name of the decoder that has it.
+    #[prost(fixed64, tag = "1")]
+    pub decoder: u64,
+    /// Hash of the name of the client's key, 32 bytes; none where no key was asked for.
+    #[prost(bytes = "vec", tag = "2")]
+    pub owner: Vec<u8>,
+    /// The client's name of its model, where engines have another.
+    #[prost(string, tag = "3")]
+    pub alias: String,
+    /// The engines' name of it.
+    #[prost(string, tag = "4")]
+    pub model: String,
+}
+
 /// Facts of a prompt.
 #[derive(Clone, PartialEq, Message)]
 pub struct Prompt {

@@ -107,7 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "util",
         ],
     ),
-    ("share", &["auth", "config", "fleet", "obs", "route"]),
+    ("share", &["auth", "config", "fleet", "obs", "relay", "route"]),
     ("sim", &["codec"]),
     ("replay", &["route", "util"]),
     (

@@ -8,4 +8,6 @@ pub mod model;
 pub mod place;
 pub mod raw_engine;
 pub mod stage;
+#[cfg(feature = "share")]
+pub mod store;
 pub mod time;

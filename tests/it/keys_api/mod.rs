@@ -3,6 +3,8 @@
 mod limits;
 mod overload;
 mod responses;
+#[cfg(feature = "share")]
+mod told_responses;
 
 use std::path::Path;
 

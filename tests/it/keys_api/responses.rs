@@ -12,7 +12,7 @@ use crate::common::client::{self, Raw};
 use crate::common::raw_engine::Front;
 use crate::common::stage::{Script, Stage};
 
-const RESPONSES: &str = "/v1/responses";
+pub(super) const RESPONSES: &str = "/v1/responses";
 
 /// One decoder that makes the response `resp_1` and knows `resp_2`, which this gateway has not seen
 /// made.
@@ -30,7 +30,7 @@ async fn send(stage: &Stage, name: &str, method: &Method, path: &str, body: &str
 }
 
 /// All that may be asked about a response.
-fn about(id: &str) -> [(Method, String, String); 5] {
+pub(super) fn about(id: &str) -> [(Method, String, String); 5] {
     let path = format!("{RESPONSES}/{id}");
     [
         (Method::GET, path.clone(), String::new()),
@@ -99,7 +99,7 @@ async fn beside(stage: &Stage, dir: &TempDir, unknown_responses: bool) -> Front 
     .await
 }
 
-async fn send_to(at: SocketAddr, name: &str, method: &Method, path: &str, body: &str) -> Raw {
+pub(super) async fn send_to(at: SocketAddr, name: &str, method: &Method, path: &str, body: &str) -> Raw {
     let length = body.len();
     let text = format!(
         "{method} {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer sk-of-{name}\r\n\

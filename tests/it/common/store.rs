@@ -1,0 +1,107 @@
+//! A store that keeps values and knows no other command: as much of a Redis server as stored
+//! responses need.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// The store, until dropped.
+pub struct Store {
+    pub at: SocketAddr,
+    values: Arc<Values>,
+    _serving: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Values {
+    kept: Mutex<HashMap<String, Vec<u8>>>,
+    /// Answers to `GET` are not sent.
+    silent: AtomicBool,
+}
+
+impl Store {
+    pub async fn open() -> Store {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (at, values) = (listener.local_addr().unwrap(), Arc::<Values>::default());
+        let (mut serving, shown) = (JoinSet::new(), values.clone());
+        serving.spawn(async move {
+            let mut links = JoinSet::new();
+            while let Ok((link, _)) = listener.accept().await {
+                links.spawn(serve(link, shown.clone()));
+            }
+        });
+        Store { at, values, _serving: serving }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.at)
+    }
+
+    /// Answers no question any more.
+    pub fn fall_silent(&self) {
+        self.values.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// The values of keys whose names have this part.
+    pub fn values(&self, part: &str) -> Vec<Vec<u8>> {
+        let kept = self.values.kept.lock().unwrap();
+        kept.iter().filter(|(name, _)| name.contains(part)).map(|(_, value)| value.clone()).collect()
+    }
+}
+
+async fn serve(link: TcpStream, values: Arc<Values>) {
+    let mut link = BufReader::new(link);
+    while let Some(words) = command(&mut link).await {
+        let answer = values.answer(&words);
+        if link.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The words of the next command; None when the link is closed.
+async fn command(link: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
+    let count = number(link, '*').await?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let mut word = vec![0; number(link, '$').await? + 2];
+        link.read_exact(&mut word).await.ok()?;
+        word.truncate(word.len() - 2);
+        words.push(word);
+    }
+    Some(words)
+}
+
+async fn number(link: &mut BufReader<TcpStream>, sign: char) -> Option<usize> {
+    let mut line = String::new();
+    link.read_line(&mut line).await.ok()?;
+    line.trim_end().strip_prefix(sign)?.parse().ok()
+}
+
+impl Values {
+    fn answer(&self, words: &[Vec<u8>]) -> Vec<u8> {
+        let word = |at: usize| words.get(at).map(|word| String::from_utf8_lossy(word).into_owned());
+        let name = word(1).unwrap_or_default();
+        match word(0).as_deref() {
+            Some("SET") => {
+                let mut kept = self.kept.lock().unwrap();
+                if words.last().is_some_and(|it| it == b"NX") && kept.contains_key(&name) {
+                    return b"$-1\r\n".to_vec();
+                }
+                kept.insert(name, words[2].clone());
+                b"+OK\r\n".to_vec()
+            }
+            Some("GET") if self.silent.load(Ordering::Relaxed) => Vec::new(),
+            Some("GET") => match self.kept.lock().unwrap().get(&name) {
+                None => b"$-1\r\n".to_vec(),
+                Some(value) => [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
+            },
+            _ => b"-ERR unknown command\r\n".to_vec(),
+        }
+    }
+}

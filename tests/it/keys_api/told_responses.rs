@@ -1,0 +1,116 @@
+//! Responses that another gateway of the same fleet has seen made.
+
+use http::Method;
+use pd_proxy::config::{Config, Secret};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::responses::{RESPONSES, about, send_to};
+use super::{code, keys};
+use crate::common::raw_engine::Front;
+use crate::common::stage::{Script, Stage};
+use crate::common::store::Store;
+use crate::common::time::eventually;
+
+/// Two decoders that both make and have the response `resp_1`.
+async fn engines() -> Stage {
+    let stage = Stage::set(Script { prefillers: 1, decoders: 2, ..Script::default() }).await;
+    let answer = json!({"id": "resp_1", "object": "response"}).to_string();
+    let answer = FaultKind::Status(200, Some(answer.into()));
+    stage.decoders_fail(&Fault::always(answer).on_path(RESPONSES));
+    stage
+}
+
+/// A gateway in front of the engines of a stage, which shares through the store.
+async fn front(stage: &Stage, store: &Store, change: impl FnOnce(&mut Config)) -> Front {
+    let at = |engines: &[Engine]| engines.iter().map(Engine::addr).collect::<Vec<_>>();
+    Front::at(&at(&stage.prefillers), &at(&stage.decoders), |config| {
+        config.share.url = Some(Secret::new(&store.url()));
+        change(config);
+    })
+    .await
+}
+
+fn asks_for(dir: &TempDir) -> impl FnOnce(&mut Config) {
+    let file = dir.path().join("keys.toml").to_str().unwrap().to_owned();
+    move |config| config.auth.keys_file = Some(file)
+}
+
+/// The numbers of decoders that were asked for anything about responses.
+fn asked(stage: &Stage) -> Vec<usize> {
+    let is_asked = |(_, decoder): &(usize, &Engine)| {
+        decoder.seen().iter().any(|seen| seen.path.starts_with(RESPONSES))
+    };
+    stage.decoders.iter().enumerate().filter(is_asked).map(|(at, _)| at).collect()
+}
+
+/// Makes a response, and waits until the store knows it.
+async fn make(at: &Front, store: &Store) {
+    let new = json!({"model": "sim", "input": "a"}).to_string();
+    let made = send_to(at.at, "a", &Method::POST, RESPONSES, &new).await;
+    assert_eq!(made.json()["id"], "resp_1", "{}", made.text());
+    let is_told = async || store.values(":response:1:").iter().any(|value| !value.is_empty());
+    eventually("the response is told", is_told).await;
+}
+
+#[tokio::test]
+async fn another_gateway_asks_the_engine_of_a_response_and_for_its_owner_alone() {
+    let (dir, store, stage) = (keys(&[("a", ""), ("b", "")]), Store::open().await, engines().await);
+    let one = front(&stage, &store, asks_for(&dir)).await;
+    // The links come up by themselves; what is made before is not told.
+    eventually("the store is reached", async || !store.values(":response:1:").is_empty()).await;
+    make(&one, &store).await;
+    let maker = asked(&stage);
+    assert_eq!(maker.len(), 1);
+    stage.forget();
+    let other = front(&stage, &store, asks_for(&dir)).await;
+    let found = async || {
+        let raw = send_to(other.at, "a", &Method::GET, &format!("{RESPONSES}/resp_1"), "").await;
+        code(&raw).1 != Some("response_not_found")
+    };
+    eventually("the other gateway has reached the store", found).await;
+    for (method, path, body) in about("resp_1") {
+        let raw = send_to(other.at, "a", &method, &path, &body).await;
+        assert_ne!(code(&raw).1, Some("response_not_found"), "{method} {path}: {}", raw.text());
+    }
+    assert_eq!(asked(&stage), maker);
+    stage.forget();
+    for (method, path, body) in about("resp_1") {
+        let raw = send_to(other.at, "b", &method, &path, &body).await;
+        assert_eq!(code(&raw), (404, Some("response_not_found")), "{method} {path}: {}", raw.text());
+    }
+    assert_eq!(asked(&stage), [], "no engine is asked");
+    let all = store.values("").concat();
+    let text = String::from_utf8_lossy(&all);
+    assert!(!text.contains("resp_1") && !text.contains("sk-of-a"), "{text}");
+    other.end().await;
+    one.end().await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_engine_of_another_fleet_is_not_asked_and_a_silent_store_fails_nothing() {
+    let (dir, store, stage) = (keys(&[("a", "")]), Store::open().await, engines().await);
+    let one = front(&stage, &store, asks_for(&dir)).await;
+    eventually("the store is reached", async || !store.values(":response:1:").is_empty()).await;
+    make(&one, &store).await;
+    stage.forget();
+    let elsewhere = engines().await;
+    let other = front(&elsewhere, &store, asks_for(&dir)).await;
+    let path = format!("{RESPONSES}/resp_1");
+    let raw = send_to(other.at, "a", &Method::GET, &path, "").await;
+    assert_eq!(code(&raw), (404, Some("response_not_found")));
+    assert_eq!((asked(&stage), asked(&elsewhere)), (vec![], vec![]));
+    other.end().await;
+    // Without keys decoders are asked, whether or not the store answers.
+    let open = front(&elsewhere, &store, |_| {}).await;
+    store.fall_silent();
+    let raw = send_to(open.at, "a", &Method::GET, &path, "").await;
+    assert_ne!(code(&raw).1, Some("response_not_found"), "{}", raw.text());
+    assert!(!asked(&elsewhere).is_empty());
+    open.end().await;
+    elsewhere.end().await;
+    one.end().await;
+    stage.end().await;
+}
