@@ -9,10 +9,12 @@
 //! Without a file all clients are one caller with all rights.
 
 pub mod budget;
+pub mod cell;
 pub mod digest;
 pub mod entry;
 pub mod file;
 pub mod key_budget;
+pub mod key_places;
 pub mod watch;
 
 use std::collections::HashMap;
@@ -24,9 +26,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use budget::Budget;
+pub use cell::{BudgetCell, KeyCell, PlacesCell};
 pub use digest::Digest;
 use file::Entry;
 pub use key_budget::KeyBudget;
+pub use key_places::KeyPlaces;
 
 /// Name of the one caller if no keys are configured.
 pub const ANYONE: &str = "anyone";
@@ -57,14 +61,8 @@ pub struct Caller {
     /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change
     /// refills no bucket.
     budget: Option<Arc<BudgetCell>>,
-}
-
-/// Budget of a key, which requests and the exchange with other gateways use at once.
-#[derive(Debug)]
-pub struct BudgetCell {
-    budget: Mutex<KeyBudget>,
-    /// Wakes the exchange with other gateways.
-    used: Arc<Notify>,
+    /// Requests under way, which outlive a change of the file as well.
+    places: Arc<PlacesCell>,
 }
 
 /// Rights and budget of a caller.
@@ -89,8 +87,8 @@ pub struct Callers {
     table: Option<ArcSwap<Table>>,
     anyone: Arc<Caller>,
     wrong: Mutex<WrongKeyCount>,
-    /// Notified when a budget was used of which other gateways have not heard.
-    budget_used: Arc<Notify>,
+    /// Notified when a budget or a place was used of which other gateways have not heard.
+    limits_used: Arc<Notify>,
 }
 
 type Table = HashMap<Digest, Arc<Caller>>;
@@ -110,6 +108,10 @@ pub struct TokenReservation {
     tokens: u64,
 }
 
+/// One of a caller's requests under way; its place is given back when this is dropped.
+#[derive(Debug)]
+pub struct HeldPlace(Arc<PlacesCell>);
+
 /// Level of a caller's token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
@@ -124,14 +126,14 @@ pub struct Level {
 impl Callers {
     /// Accepts all clients without a key.
     pub fn open() -> Callers {
-        let (wrong, budget_used) = (Mutex::default(), Arc::default());
-        Callers { table: None, anyone: Arc::new(Caller::anyone()), wrong, budget_used }
+        let (wrong, limits_used) = (Mutex::default(), Arc::default());
+        Callers { table: None, anyone: Arc::new(Caller::anyone()), wrong, limits_used }
     }
 
     /// Accepts only the keys in the file.
     pub fn of(entries: Vec<Entry>) -> Callers {
         let open = Callers::open();
-        let table = table(entries, &Table::new(), &open.budget_used);
+        let table = table(entries, &Table::new(), &open.limits_used);
         Callers { table: Some(ArcSwap::from_pointee(table)), ..open }
     }
 
@@ -154,7 +156,7 @@ impl Callers {
     /// way keep the rights that they began with.
     pub fn replace(&self, entries: Vec<Entry>) {
         if let Some(place) = &self.table {
-            let table = table(entries, &place.load(), &self.budget_used);
+            let table = table(entries, &place.load(), &self.limits_used);
             place.store(Arc::new(table));
         }
     }
@@ -166,9 +168,17 @@ impl Callers {
         table.flat_map(|table| table.values().filter_map(named).collect::<Vec<_>>()).collect()
     }
 
-    /// Waits until a budget was used of which other gateways have not heard.
-    pub async fn budget_used(&self) {
-        self.budget_used.notified().await;
+    /// Places of all keys whose requests in flight have a limit, each with the name of its key.
+    pub fn places(&self) -> Vec<(Arc<str>, Arc<PlacesCell>)> {
+        let table = self.table.iter().map(ArcSwap::load_full);
+        let limited = |caller: &&Arc<Caller>| caller.grants.requests_inflight.is_some();
+        let named = |caller: &Arc<Caller>| (caller.name.clone(), caller.places.clone());
+        table.flat_map(|table| table.values().filter(limited).map(named).collect::<Vec<_>>()).collect()
+    }
+
+    /// Waits until a budget or a place was used of which other gateways have not heard.
+    pub async fn limits_used(&self) {
+        self.limits_used.notified().await;
     }
 
     /// Counts a wrong key. Returns how many there were since the last log line, if it is time for
@@ -185,43 +195,31 @@ impl Callers {
 }
 
 fn table(entries: Vec<Entry>, before: &Table, used: &Arc<Notify>) -> Table {
-    let budgets: HashMap<&str, &Arc<BudgetCell>> =
-        before.values().filter_map(|caller| Some((&*caller.name, caller.budget.as_ref()?))).collect();
+    let known: HashMap<&str, &Arc<Caller>> =
+        before.values().map(|caller| (&*caller.name, caller)).collect();
     let caller = |entry: Entry| {
+        let known = known.get(entry.name.as_str());
+        let limit = entry.grants.requests_inflight;
+        let places = known.map(|known| known.places.clone());
+        let places = places.unwrap_or_else(|| Arc::new(PlacesCell::new(KeyPlaces::new(limit), used.clone())));
+        places.with(|places| places.set_limit(limit));
         let budget = entry.grants.tokens_per_minute.map(|per_minute| {
-            let known = budgets.get(entry.name.as_str()).map(|known| Arc::clone(known));
-            let budget = known.unwrap_or_else(|| Arc::new(BudgetCell::full(per_minute, used.clone())));
+            let known = known.and_then(|known| known.budget.clone());
+            let full = || BudgetCell::new(KeyBudget::full(per_minute), used.clone());
+            let budget = known.unwrap_or_else(|| Arc::new(full()));
             budget.with(|budget| budget.set_per_minute(per_minute));
             budget
         });
-        (entry.digest, Arc::new(Caller { name: entry.name.into(), grants: entry.grants, budget }))
+        (entry.digest, Arc::new(Caller { name: entry.name.into(), grants: entry.grants, budget, places }))
     };
     entries.into_iter().map(caller).collect()
-}
-
-impl BudgetCell {
-    fn full(per_minute: u64, used: Arc<Notify>) -> BudgetCell {
-        BudgetCell { budget: Mutex::new(KeyBudget::full(per_minute)), used }
-    }
-
-    /// Does `work` with the budget. A panic of another's work leaves it usable.
-    pub fn with<T>(&self, work: impl FnOnce(&mut KeyBudget) -> T) -> T {
-        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_touched = budget.is_touched();
-        let result = work(&mut budget);
-        let is_news = !was_touched && budget.is_touched();
-        drop(budget);
-        if is_news {
-            self.used.notify_one();
-        }
-        result
-    }
 }
 
 impl Caller {
     fn anyone() -> Caller {
         let grants = Grants { admin: true, ..Grants::default() };
-        Caller { name: ANYONE.into(), grants, budget: None }
+        let places = Arc::new(PlacesCell::new(KeyPlaces::new(None), Arc::default()));
+        Caller { name: ANYONE.into(), grants, budget: None, places }
     }
 
     /// True if the caller may use `model`. A request that names none may be for any model.
@@ -230,6 +228,16 @@ impl Caller {
             None => true,
             Some(models) => model.is_some_and(|model| models.iter().any(|allowed| allowed == model)),
         }
+    }
+
+    /// True if it may have one more request under way.
+    pub fn has_place(&self) -> bool {
+        self.places.with(|places| places.is_free())
+    }
+
+    /// Takes a place for a request; None if it has as many under way as it may.
+    pub fn take_place(&self) -> Option<HeldPlace> {
+        self.places.with(KeyPlaces::take).then(|| HeldPlace(self.places.clone()))
     }
 
     /// Reserves `tokens`; `None` if the caller has no budget.
@@ -256,6 +264,12 @@ impl Caller {
     /// Level of its token bucket at `now`; `None` if it has no budget.
     pub fn level(&self, now: Instant) -> Option<Level> {
         self.budget.as_ref().map(|budget| budget.with(|budget| budget.level(now)))
+    }
+}
+
+impl Drop for HeldPlace {
+    fn drop(&mut self) {
+        self.0.with(KeyPlaces::leave);
     }
 }
 
@@ -322,6 +336,23 @@ mod tests {
         assert_eq!((remaining(b"sk-2"), remaining(b"sk-3")), (100, 600));
         callers.replace(vec![entry("a", "sk-2", Some(60))]);
         assert_eq!(remaining(b"sk-2"), 60, "never more than fits");
+    }
+
+    #[test]
+    fn another_file_keeps_the_places_of_requests_under_way() {
+        let limited = |key: &str, requests_inflight| {
+            let grants = Grants { requests_inflight, ..Grants::default() };
+            Entry { name: "a".into(), digest: Digest::of(key.as_bytes()), grants }
+        };
+        let callers = Callers::of(vec![limited("sk-1", None)]);
+        let held = callers.of_key(b"sk-1").unwrap().take_place().unwrap();
+        assert!(callers.places().is_empty());
+        callers.replace(vec![limited("sk-2", Some(1))]);
+        let caller = callers.of_key(b"sk-2").unwrap();
+        assert!(!caller.has_place() && caller.take_place().is_none());
+        drop(held);
+        assert!(caller.has_place() && caller.take_place().is_some());
+        assert_eq!(callers.places().len(), 1);
     }
 
     #[test]

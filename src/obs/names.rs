@@ -7,9 +7,9 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 pub const REQUESTS: &str = "pd_proxy_requests_total";
 /// 1 for the standing of the gateway among those that share a fleet, by `standing`.
 pub const SHARE_STANDING: &str = "pd_proxy_share_standing";
-/// 1 while budgets of keys hold over all gateways, 0 while this one has its part of them.
+/// 1 while limits of keys hold over all gateways, 0 while this one has its part of them.
 pub const SHARE_BUDGETS: &str = "pd_proxy_share_budgets";
-/// Gateways among which budgets of keys are divided, as last counted.
+/// Gateways among which limits of keys are divided, as last counted.
 pub const SHARE_GATEWAYS: &str = "pd_proxy_share_gateways";
 /// Requests of a fleet that gateways share, `by` who chose their prefiller.
 pub const SHARE_PLACEMENTS: &str = "pd_proxy_share_placements_total";
@@ -378,9 +378,9 @@ fn describe_routing() {
     describe_gauge!(SHARE_STANDING, "1 for how the gateway stands to those that share its engines, else 0");
     describe_gauge!(
         SHARE_BUDGETS,
-        "1 while budgets of keys hold over all gateways, 0 while this one has its part"
+        "1 while limits of keys hold over all gateways, 0 while this one has its part"
     );
-    describe_gauge!(SHARE_GATEWAYS, "Gateways among which budgets of keys are divided, as last counted");
+    describe_gauge!(SHARE_GATEWAYS, "Gateways among which limits of keys are divided, as last counted");
     describe_counter!(SHARE_PLACEMENTS, "Requests of a shared fleet, by who chose their prefiller");
     describe_histogram!(
         WAIT_SECONDS,

@@ -18,7 +18,7 @@ pub struct Placements {
 }
 
 impl Meters {
-    /// Shows that budgets of keys are divided among so many gateways by the store; None if each
+    /// Shows that limits of keys are divided among so many gateways by the store; None if each
     /// goes on with its part.
     pub fn share_budgets(&self, gateways: Option<u32>) {
         self.label.with(|| {

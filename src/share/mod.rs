@@ -1,5 +1,5 @@
 //! Gateways that share a fleet, through Redis or Valkey: messages by publish and subscribe, the
-//! lease that says which gateway leads, the budgets of clients' keys, and the engines that keep
+//! lease that says which gateway leads, the budgets and places of clients' keys, and the engines that keep
 //! stored responses.
 //!
 //! Each message is heard by all gateways, the sender included,
@@ -10,6 +10,7 @@ pub mod budgets;
 pub mod codec;
 pub mod lease;
 pub mod link;
+pub mod places;
 pub mod probe;
 pub mod responses;
 pub mod slices;

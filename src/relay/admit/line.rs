@@ -32,8 +32,6 @@ pub(super) struct Terms {
     pub(super) flow: Arc<str>,
     /// Service relative to others'.
     pub(super) weight: u64,
-    /// Of its requests at once, waiting ones included; None = any number.
-    pub(super) inside: Option<usize>,
     /// Of its requests inside; more of them wait.
     pub(super) share: usize,
     /// Of its requests that wait.
@@ -60,8 +58,6 @@ pub(super) enum Full {
     Line,
     /// Its flow has no more.
     Share,
-    /// Its flow has as many inside as it may.
-    Inside,
 }
 
 /// The line; `T` is how whoever waits is told.
@@ -140,11 +136,8 @@ impl<T> Line<T> {
     /// Reason why a request of these terms would be refused now; None when it would be let in, or
     /// could wait.
     pub(super) fn full(&self, terms: &Terms) -> Option<Full> {
-        let (inside, waiting) =
-            self.flows.get(&terms.flow).map_or((0, 0), |flow| (flow.inside, flow.waiting.len()));
-        if terms.inside.is_some_and(|most| inside + waiting >= most) {
-            Some(Full::Inside)
-        } else if self.is_free(terms) {
+        let waiting = self.flows.get(&terms.flow).map_or(0, |flow| flow.waiting.len());
+        if self.is_free(terms) {
             None
         } else if self.waiting >= self.length {
             Some(Full::Line)

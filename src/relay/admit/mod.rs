@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::auth::Caller;
+use crate::auth::{Caller, HeldPlace};
 use crate::error::{Error, Kind};
 use crate::obs::Meters;
 use crate::route::estimate;
@@ -51,6 +51,8 @@ pub struct Pass {
     charged: u64,
     /// Tokens that it took in the end.
     took: Option<u64>,
+    /// Place of its key, once it was told that it is in.
+    place: Option<HeldPlace>,
 }
 
 /// One more in the line, until dropped.
@@ -83,6 +85,9 @@ impl Gate {
     /// # Errors
     /// Those of [`Gate::enter`], but for that of a wait.
     pub fn check(&self, caller: &Caller) -> Result<(), Error> {
+        if !caller.has_place() {
+            return Err(self.0.refuse_place());
+        }
         let full = self.0.lock().full(&self.terms(caller, 0));
         full.map_or(Ok(()), |full| Err(self.0.refuse(full)))
     }
@@ -92,7 +97,6 @@ impl Gate {
         Terms {
             flow: caller.name.clone(),
             weight: caller.grants.priority.weight(),
-            inside: caller.grants.requests_inflight,
             share: if limits.keys { limits.inflight_per_key } else { limits.inflight },
             waiting: if limits.keys { limits.queue_per_key } else { limits.queue },
             cost_tokens: prompt_tokens + estimate::output_tokens(None),
@@ -107,6 +111,7 @@ impl Gate {
     /// as many inside as it may.
     pub async fn enter(&self, caller: &Caller, prompt_tokens: u64) -> Result<Pass, Error> {
         let (inner, terms) = (&self.0, self.terms(caller, prompt_tokens));
+        let place = Some(caller.take_place().ok_or_else(|| inner.refuse_place())?);
         let mut told = None;
         let entered = inner.lock().enter(&terms, || {
             let (tell, hear) = oneshot::channel();
@@ -114,7 +119,7 @@ impl Gate {
             tell
         });
         let (ticket, told) = match (entered, told) {
-            (Entered::In, _) => return Ok(Inner::pass(inner, terms.flow, terms.cost_tokens)),
+            (Entered::In, _) => return Ok(Inner::pass(inner, terms.flow, terms.cost_tokens).of(place)),
             (Entered::Refused(full), _) => return Err(inner.refuse(full)),
             (Entered::Waits(ticket), Some(told)) => (ticket, told),
             (Entered::Waits(_), None) => return Err(inner.refuse(Full::Line)),
@@ -124,7 +129,7 @@ impl Gate {
         // Whoever could tell is kept in the line, so the inner error stands for a wait without end
         // as well.
         match tokio::time::timeout(inner.limits.patience, told).await {
-            Ok(Ok(pass)) => Ok(pass),
+            Ok(Ok(pass)) => Ok(pass.of(place)),
             _ => {
                 inner.meters.turned_away("queue_wait");
                 let message = "the gateway is at its limit of requests and the wait was too long";
@@ -137,7 +142,7 @@ impl Gate {
 impl Inner {
     fn pass(gate: &Arc<Inner>, flow: Arc<str>, charged: u64) -> Pass {
         gate.meters.inflight.increment(1.0);
-        Pass { gate: gate.clone(), flow, charged, took: None }
+        Pass { gate: gate.clone(), flow, charged, took: None, place: None }
     }
 
     fn refuse(&self, full: Full) -> Error {
@@ -152,12 +157,15 @@ impl Inner {
                 "queue_share",
                 "the gateway is at its limit of requests and this key's share of its queue is full",
             ),
-            Full::Inside => {
-                (Kind::RateLimited, "key_inflight", "this key has as many requests under way as it may")
-            }
         };
         self.meters.turned_away(reason);
         Error::new(kind, message)
+    }
+
+    /// The refusal of a key that has no place.
+    fn refuse_place(&self) -> Error {
+        self.meters.turned_away("key_inflight");
+        Error::new(Kind::RateLimited, "this key has as many requests under way as it may")
     }
 
     /// Lets in whoever can be.
@@ -178,6 +186,11 @@ impl Inner {
 }
 
 impl Pass {
+    fn of(mut self, place: Option<HeldPlace>) -> Pass {
+        self.place = place;
+        self
+    }
+
     /// The request took so many tokens, prompt and output.
     pub fn took(&mut self, tokens: u64) {
         self.took = Some(tokens);

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use super::*;
 
 fn terms(flow: &str, weight: u64, cost_tokens: u64) -> Terms {
-    Terms { flow: flow.into(), weight, inside: None, share: usize::MAX, waiting: usize::MAX, cost_tokens }
+    Terms { flow: flow.into(), weight, share: usize::MAX, waiting: usize::MAX, cost_tokens }
 }
 
 /// Number of requests served for each flow, when each keeps so many in the line and one is served
@@ -97,7 +97,7 @@ fn an_estimate_that_was_too_high_is_no_credit() {
 }
 
 #[test]
-fn a_flow_has_its_share_of_the_line_and_its_number_inside() {
+fn a_flow_has_its_share_of_the_line() {
     let mut line: Line<()> = Line::new(2, 4);
     let few = |flow: &str| Terms { waiting: 2, ..terms(flow, 1, 1) };
     let outcomes: Vec<Entered> = (0..5).map(|_| line.enter(&few("a"), || ())).collect();
@@ -108,12 +108,6 @@ fn a_flow_has_its_share_of_the_line_and_its_number_inside() {
     assert!(matches!(line.enter(&few("b"), || ()), Entered::Waits(_)));
     assert!(matches!(line.enter(&few("b"), || ()), Entered::Waits(_)));
     assert_eq!(line.enter(&few("c"), || ()), Entered::Refused(Full::Line));
-    let single = Terms { inside: Some(1), ..terms("d", 1, 1) };
-    let mut line: Line<()> = Line::new(9, 9);
-    assert_eq!(line.enter(&single, || ()), Entered::In);
-    assert_eq!(line.enter(&single, || ()), Entered::Refused(Full::Inside));
-    line.leave(&"d".into(), 1, 1);
-    assert_eq!(line.enter(&single, || ()), Entered::In);
 }
 
 /// After any order of events nothing is lost, nothing is counted twice, and in the end nothing is
