@@ -43,16 +43,19 @@ fn link_settings(store: crate::share::Store, prefix: String) -> crate::share::Li
     crate::share::LinkSettings { store: Arc::new(store), prefix, me }
 }
 
-/// Starts the links of a fleet where there is a store, in which all names begin with `prefix`.
+/// Starts the links of a fleet where there is a store, in which all names begin with `prefix`, and
+/// tells its requests from those of other gateways.
 #[cfg(feature = "share")]
-pub(super) fn start(store: ShareStore, prefix: String, relay: &Relay, loops: &mut JoinSet<()>) {
+pub(super) fn start(store: ShareStore, prefix: String, relay: &Arc<Relay>, loops: &mut JoinSet<()>) {
     let Some(store) = store else { return };
     let (settings, fleet) = (link_settings(store, prefix), &relay.fleet);
+    // The upper half of a random number.
+    relay.names.mark(u32::try_from(settings.me.0 >> 32).unwrap_or_default());
     if let Some(link) = crate::share::Link::new(settings.clone(), fleet.clone()) {
         loops.spawn(link.run());
     }
     if let Some(errands) = relay.kept.share() {
-        loops.spawn(crate::share::ResponseLink::new(settings, fleet.clone()).run(errands));
+        loops.spawn(crate::share::ResponseLink::new(settings, relay.clone()).run(errands));
     }
 }
 
@@ -65,7 +68,7 @@ pub(super) fn store(_: &Config) -> Result<ShareStore, String> {
 
 /// Starts nothing: there is no store.
 #[cfg(not(feature = "share"))]
-pub(super) fn start(_: ShareStore, _: String, _: &Relay, _: &mut JoinSet<()>) {}
+pub(super) fn start(_: ShareStore, _: String, _: &Arc<Relay>, _: &mut JoinSet<()>) {}
 
 /// Starts the exchange of keys' budgets where a store is configured, and keys are asked for.
 ///

@@ -42,7 +42,7 @@ impl Digest {
         Digest(Sha256::digest(key).into())
     }
 
-    /// Its bytes.
+    /// The bytes of the hash.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }

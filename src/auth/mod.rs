@@ -195,8 +195,7 @@ impl Callers {
 }
 
 fn table(entries: Vec<Entry>, before: &Table, used: &Arc<Notify>) -> Table {
-    let known: HashMap<&str, &Arc<Caller>> =
-        before.values().map(|caller| (&*caller.name, caller)).collect();
+    let known: HashMap<&str, &Arc<Caller>> = before.values().map(|caller| (&*caller.name, caller)).collect();
     let caller = |entry: Entry| {
         let known = known.get(entry.name.as_str());
         let limit = entry.grants.requests_inflight;

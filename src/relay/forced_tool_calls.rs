@@ -6,7 +6,7 @@
 //! learns where that is, so it stays until its lease is over. A decoder alone answers such a
 //! request; once that was seen, no prefiller is asked for a while.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::dialect::shape;
@@ -19,20 +19,38 @@ use crate::relay::legs::{DecodeEnd, PrefillEnd};
 use crate::relay::refusals;
 
 /// Engines may be newer by then.
-const REMEMBERED: Duration = Duration::from_secs(600);
+pub const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// The metric label `reason`.
 pub(super) const NAME: &str = "forced_call";
 
-/// Until when no prefiller is asked for such an answer, in the fleet's milliseconds.
+/// Until when no prefiller is asked for such an answer.
 #[derive(Debug, Default)]
-pub struct Forced(AtomicU64);
+pub struct Forced {
+    /// In the fleet's milliseconds.
+    until_ms: AtomicU64,
+    /// This gateway has seen it, and not told others.
+    is_news: AtomicBool,
+}
+
+impl Forced {
+    /// True if this gateway has seen prefillers fail, and not told others; asking makes it old.
+    pub fn take_news(&self) -> bool {
+        self.is_news.swap(false, Ordering::Relaxed)
+    }
+}
 
 impl Relay {
     /// True if prefillers are known to fail with what this request asks for.
     pub(super) fn fails_forced(&self, ask: &Ask) -> bool {
-        self.fleet.now_ms() < self.forced.0.load(Ordering::Relaxed)
+        self.fleet.now_ms() < self.forced.until_ms.load(Ordering::Relaxed)
             && shape::forces_a_call(ask.api, &ask.body)
+    }
+
+    /// Another gateway has seen prefillers fail so: none is asked for so long.
+    pub fn hear_forced(&self, time: Duration) {
+        let until_ms = self.fleet.now_ms() + u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.forced.until_ms.fetch_max(until_ms, Ordering::Relaxed);
     }
 
     /// True if a prefill that ended so may have done it for the call that its answer had to be: a
@@ -62,7 +80,8 @@ impl Relay {
         // What the prefiller computed nobody will fetch.
         self.meters.handoff(Handoff::Expired);
         let until_ms = self.fleet.now_ms() + u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX);
-        if self.forced.0.swap(until_ms, Ordering::Relaxed) < self.fleet.now_ms() {
+        self.forced.is_news.store(true, Ordering::Relaxed);
+        if self.forced.until_ms.swap(until_ms, Ordering::Relaxed) < self.fleet.now_ms() {
             tracing::warn!(
                 remembered_s = REMEMBERED.as_secs(),
                 "prefillers fail with answers that must call a tool, as vLLM does up to 0.18: decoders compute these prompts themselves"

@@ -1,5 +1,5 @@
-//! What other gateways know of stored responses: which engine has one, and whose it is. How it
-//! comes and goes is not this module's affair.
+//! Knowledge of other gateways about stored responses: which engine has one, and whose it is. How
+//! it comes and goes is not this module's affair.
 
 use std::time::Duration;
 
@@ -61,9 +61,9 @@ pub struct Others {
 /// News and questions, for whoever takes them to the other gateways.
 #[derive(Debug)]
 pub struct Errands {
-    /// New responses.
+    /// Responses that are new here.
     pub news: mpsc::Receiver<NewResponse>,
-    /// Questions about responses.
+    /// Questions about responses that are not known here.
     pub questions: mpsc::Receiver<Question>,
 }
 

@@ -39,8 +39,8 @@ impl BudgetLink {
         BudgetLink { store, prefix, buckets, places, callers, meters }
     }
 
-    /// Keeps limits and store together, and never returns. Without the store each limit goes on with
-    /// this gateway's part.
+    /// Keeps limits and store together, and never returns. Without the store each limit goes on
+    /// with this gateway's part.
     pub async fn run(self) {
         let (mut pause, mut told) = (RETRY_MIN, false);
         self.meters.share_budgets(None);

@@ -1,6 +1,6 @@
 //! Gateways that share a fleet, through Redis or Valkey: messages by publish and subscribe, the
-//! lease that says which gateway leads, the budgets and places of clients' keys, and the engines that keep
-//! stored responses.
+//! lease that says which gateway leads, the budgets and places of clients' keys, and the engines
+//! that keep stored responses.
 //!
 //! Each message is heard by all gateways, the sender included,
 //! which learns by its own beats how long a message takes, and that the store is still there. What

@@ -1,5 +1,7 @@
 //! Stored responses in the store: which engine has one, and whose it is. New ones are written in
-//! the background; a request looks here only for one that its gateway does not know.
+//! the background; a request looks here only for one that its gateway does not know. Beside them is
+//! the mark of prefillers that can't begin a forced call, which each gateway would find out with a
+//! prefill that nobody fetches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +16,19 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::wire::StoredResponse;
 use super::{CONNECT_TIME, IN_FLIGHT, LinkSettings, RETRY_MAX, RETRY_MIN, ShareError};
 use crate::auth::Digest;
-use crate::fleet::{Fleet, InstanceId};
+use crate::fleet::InstanceId;
+use crate::relay::Relay;
+use crate::relay::forced_tool_calls::REMEMBERED;
 use crate::relay::response_owners::AliasedModel;
 use crate::relay::told_owners::{Errands, NewResponse, OwnedResponse, Question};
 
 /// Time for which the store knows a response. Some 300 bytes each: a hundred new ones in a second
 /// are about 100 MB.
 const KNOWN: Duration = Duration::from_secs(3_600);
-/// Time between two looks at whether the store is still there.
+/// Time between two looks at the mark, and so at whether the store is still there.
 const LOOK: Duration = Duration::from_secs(1);
+/// Time for which a mark is believed: it is looked at again before.
+const BELIEVED: Duration = Duration::from_secs(3);
 /// New responses that are written at once.
 const TOGETHER: usize = 64;
 /// Most bytes of a value: what is larger was not written by a gateway.
@@ -34,7 +40,7 @@ const ALIAS_BYTES: usize = 2_048;
 #[derive(Debug)]
 pub struct ResponseLink {
     settings: LinkSettings,
-    fleet: Arc<Fleet>,
+    relay: Arc<Relay>,
 }
 
 /// A command that is under way.
@@ -42,8 +48,8 @@ type Command = BoxFuture<'static, Result<(), ShareError>>;
 
 impl ResponseLink {
     /// The way for a fleet.
-    pub fn new(settings: LinkSettings, fleet: Arc<Fleet>) -> ResponseLink {
-        ResponseLink { settings, fleet }
+    pub fn new(settings: LinkSettings, relay: Arc<Relay>) -> ResponseLink {
+        ResponseLink { settings, relay }
     }
 
     /// Takes news and questions to the store, and never returns. Without the store nothing is told,
@@ -100,7 +106,7 @@ impl ResponseLink {
                     continue;
                 }
                 _ = looks.tick(), if looking.is_empty() => {
-                    looking.push(look(store.clone(), self.name_of("")));
+                    looking.push(self.look(store.clone()));
                     continue;
                 }
                 Some(written) = writing.next(), if !writing.is_empty() => written,
@@ -117,7 +123,7 @@ impl ResponseLink {
         let mut pipeline = redis::pipe();
         for NewResponse { id, response } in news {
             // One that left meanwhile has it no more.
-            let Some(decoder) = self.fleet.decoder_name(response.keeper) else { continue };
+            let Some(decoder) = self.relay.fleet.decoder_name(response.keeper) else { continue };
             let command = pipeline.cmd("SET").arg(self.name_of(&id)).arg(encode(decoder, &response));
             command.arg("PX").arg(KNOWN.as_secs() * 1_000);
             if response.owner.is_some() {
@@ -137,12 +143,28 @@ impl ResponseLink {
     /// Looks for a response. A decoder that is none of this fleet has nothing that could be asked
     /// for here.
     fn answer(&self, mut store: MultiplexedConnection, question: Question) -> Command {
-        let (name, fleet) = (self.name_of(&question.id), self.fleet.clone());
+        let (name, fleet) = (self.name_of(&question.id), self.relay.fleet.clone());
         async move {
             let value: Option<Vec<u8>> = redis::cmd("GET").arg(name).query_async(&mut store).await?;
             let stored = value.and_then(|value| decode(&value, |name| fleet.decoder_named(name)));
             // Who asked may be gone.
             stored.map(|response| question.answer.send(response));
+            Ok(())
+        }
+        .boxed()
+    }
+
+    /// Tells others that prefillers fail with forced calls, or hears it of them.
+    fn look(&self, mut store: MultiplexedConnection) -> Command {
+        let (name, relay) = (format!("{}:forced:1", self.settings.prefix), self.relay.clone());
+        async move {
+            if relay.forced.take_news() {
+                let mut command = redis::cmd("SET");
+                command.arg(&name).arg(1).arg("PX").arg(REMEMBERED.as_secs() * 1_000);
+                command.query_async::<()>(&mut store).await?;
+            }
+            let marked: Option<Vec<u8>> = redis::cmd("GET").arg(name).query_async(&mut store).await?;
+            marked.iter().for_each(|_| relay.hear_forced(BELIEVED));
             Ok(())
         }
         .boxed()
@@ -157,12 +179,6 @@ impl ResponseLink {
 
 fn key_name(prefix: &str, id: &str) -> String {
     format!("{prefix}:response:1:{}", Digest::of(format!("pd-proxy response {id}").as_bytes()))
-}
-
-/// Looks whether the store answers.
-fn look(mut store: MultiplexedConnection, name: String) -> Command {
-    async move { Ok(redis::cmd("GET").arg(name).query_async::<Option<Vec<u8>>>(&mut store).await.map(drop)?) }
-        .boxed()
 }
 
 /// The outcome of `work`; news and questions that come meanwhile are dropped.

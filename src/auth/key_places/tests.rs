@@ -142,7 +142,7 @@ fn an_exchange_is_told_once_and_again_after_a_while() {
 }
 
 proptest! {
-    /// Where all gateways hear of each step, the limit is exceeded by no request.
+    /// The limit is exceeded by no request if all gateways hear of each step.
     #[test]
     fn the_limit_holds_where_all_is_heard(
         limit in 1_usize..40,
@@ -164,8 +164,8 @@ proptest! {
         }
     }
 
-    /// Where gateways hear of each other at any time, each exceeds it by its part at most, and all
-    /// places can be taken once everybody has heard.
+    /// The limit is exceeded by a part of each other gateway at most, whenever they hear of each
+    /// other, and all places can be taken once everybody has heard.
     #[test]
     fn the_limit_is_exceeded_by_parts_alone(
         limit in 1_usize..40,

@@ -20,6 +20,8 @@ pub struct Store {
 #[derive(Default)]
 struct Values {
     kept: Mutex<HashMap<String, Vec<u8>>>,
+    /// Names of keys that were asked for, each time.
+    asked: Mutex<Vec<String>>,
     /// Answers to `GET` are not sent.
     silent: AtomicBool,
 }
@@ -45,6 +47,11 @@ impl Store {
     /// Answers no question any more.
     pub fn fall_silent(&self) {
         self.values.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Number of times at which keys were asked for whose names have this part.
+    pub fn asked(&self, part: &str) -> usize {
+        self.values.asked.lock().unwrap().iter().filter(|name| name.contains(part)).count()
     }
 
     /// The values of keys whose names have this part.
@@ -87,6 +94,9 @@ impl Values {
     fn answer(&self, words: &[Vec<u8>]) -> Vec<u8> {
         let word = |at: usize| words.get(at).map(|word| String::from_utf8_lossy(word).into_owned());
         let name = word(1).unwrap_or_default();
+        if word(0).as_deref() == Some("GET") {
+            self.asked.lock().unwrap().push(name.clone());
+        }
         match word(0).as_deref() {
             Some("SET") => {
                 let mut kept = self.kept.lock().unwrap();
