@@ -1,9 +1,10 @@
 //! Requests in flight of one key, on one gateway of several that share the key's limit.
 //!
 //! Each gateway holds places in a store: those of its requests under way, and some more by what it
-//! needed of late. A request is admitted by what is in this process alone: it may take a place that
-//! is held, or one of this gateway's even part of those that were free when it last heard. All
-//! gateways together exceed the limit only where several take such places at once.
+//! lacked of late. A request is admitted by what is in this process alone: it may take a place that
+//! is held, or one of those that were free when the gateway last heard. Of these it takes an even
+//! part, or as many as make an even part of the limit. All gateways together exceed the limit only
+//! where several take such places at once.
 //!
 //! Without the store each gateway goes on with the limit divided by the number of gateways. Pure:
 //! time is an argument.
@@ -38,8 +39,8 @@ pub struct KeyPlaces {
 struct Account {
     /// Last word of the store, if there was one.
     heard: Option<PlacesGrant>,
-    /// Requests that came since the last exchange, those that were refused included.
-    arrived: u32,
+    /// Requests that were refused since the last exchange.
+    refused: u32,
     /// Places beyond those in use that the last exchange asked for.
     spare: u32,
     /// Time at which the last exchange began.
@@ -91,8 +92,8 @@ impl KeyPlaces {
     pub fn take(&mut self) -> bool {
         let is_free = self.is_free();
         self.touched |= self.limit.is_some();
-        if let Some(account) = &mut self.account {
-            account.arrived = account.arrived.saturating_add(1);
+        if let Some(account) = self.account.as_mut().filter(|_| !is_free) {
+            account.refused = account.refused.saturating_add(1);
         }
         self.inside += u32::from(is_free);
         is_free
@@ -111,10 +112,14 @@ impl KeyPlaces {
 
     /// Most requests that may be here at once.
     fn allowed(&self, limit: u32) -> u32 {
+        let even = limit / self.gateways;
         match self.account.as_ref().and_then(|account| account.heard) {
-            None => (limit / self.gateways).max(1),
+            None => even.max(1),
             Some(PlacesGrant { held, free: 0 }) => held,
-            Some(PlacesGrant { held, free }) => held.saturating_add((free / self.gateways).max(1)),
+            Some(PlacesGrant { held, free }) => {
+                let more = (free / self.gateways).max(1);
+                held.saturating_add(more).max(even.min(held.saturating_add(free)))
+            }
         }
     }
 
@@ -138,8 +143,8 @@ impl KeyPlaces {
             return None;
         }
         self.touched = false;
-        account.spare = account.arrived.saturating_mul(2).max(account.spare / 2);
-        (account.arrived, account.asked, account.is_asking) = (0, Some(now), true);
+        account.spare = account.refused.saturating_mul(2).max(account.spare / 2);
+        (account.refused, account.asked, account.is_asking) = (0, Some(now), true);
         Some(PlacesRequest { limit, inside: self.inside, spare: account.spare, parts: self.gateways })
     }
 

@@ -98,7 +98,7 @@ async fn another_gateway_hears_that_prefillers_fail() {
     let (store, stage) = (Store::open().await, Stage::set(Script::default()).await);
     let front = async || {
         let at = |engines: &[Engine]| engines.iter().map(Engine::addr).collect::<Vec<_>>();
-        let url = Some(Secret::new(&store.url()));
+        let url = Some(Secret::new(store.url()));
         Front::at(&at(&stage.prefillers), &at(&stage.decoders), |config| config.share.url = url).await
     };
     stage.prefillers_fail(&Fault::always(FaultKind::Status(400, Some(HALF_A_LIST.into()))).on_path(CHAT));

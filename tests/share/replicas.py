@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Gateways that share a fleet through a real Redis or Valkey.
 
-    tests/share/replicas.py [GATEWAYS] [faults]
+    tests/share/replicas.py [GATEWAYS] [faults | failover | cost]
 
 Starts a Redis (or Valkey) server, simulated engines and GATEWAYS gateways (4), sends them the same conversations in turn,
 and prints the time to the first token beside that of one gateway, and of gateways that do not share. With `faults` the
-server is killed, stopped for 5 s, flushed and filled while requests come. Exits with 1 if a request fails, or if the
+server is killed, stopped for 5 s, flushed and filled while requests come. With `failover` gateways ask a sentinel for the
+server, which is killed, so that its replica takes over. With `cost` short requests are sent, 32 at a time, and what the
+server and the gateways' processors have to do for each is printed, with the share and without. Exits with 1 if a request fails, or if the
 gateways do not find together again; with 77 where there is no server to be had. Nothing is judged by time.
 PD_PROXY names the program; REDIS_SERVER another server than redis-server or valkey-server.
 """
@@ -42,10 +44,10 @@ def redis(extra=()):
     return start(SERVER, "--port", str(PORT), "--save", "", "--appendonly", "no", *extra)
 
 
-def tell_redis(*words):
+def tell_redis(*words, port=PORT):
     """Sends one command and returns the first line of the answer."""
     import socket
-    with socket.create_connection(("127.0.0.1", PORT), 5) as link:
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
         link.sendall(f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words))
         return link.recv(65536).decode(errors="replace")
 
@@ -60,7 +62,7 @@ def engines():
 def gateway(at, share):
     env = dict(os.environ)
     if share:
-        env["PD_PROXY__SHARE__URL"] = f"redis://127.0.0.1:{PORT}"
+        env["PD_PROXY__SHARE__URL"] = url
     hosts = lambda count: ["127.0.0.1"] * count
     return start(
         PROGRAM, "--host", "127.0.0.1", "--port", str(PORT + 50 + at),
@@ -128,6 +130,54 @@ async def load(gateways, seed):
     return outcome
 
 
+def traffic():
+    """Commands, and bytes in and out, since the server was started."""
+    facts = dict(line.split(":") for line in tell_redis("INFO", "stats").split("\r\n") if line.count(":") == 1)
+    return [int(facts[f"total_{it}"]) for it in ("commands_processed", "net_input_bytes", "net_output_bytes")]
+
+
+def processor_s(pids):
+    fields = [open(f"/proc/{it.pid}/stat").read().rpartition(")")[2].split() for it in pids]
+    return sum(int(it[11]) + int(it[12]) for it in fields) / os.sysconf("SC_CLK_TCK")
+
+
+async def short_requests(gateways, count):
+    outcome, numbers = [], iter(range(count))
+
+    async def client():
+        for nth in numbers:
+            await request(nth % gateways, f"number {nth} of many short prompts", outcome)
+
+    await asyncio.gather(*(client() for _ in range(32)))
+    return outcome
+
+
+def cost(gateways, share, count):
+    pids = [gateway(at, share) for at in range(gateways)]
+    try:
+        until(f"{gateways} gateways are ready", lambda: all(ask(at, "/healthcheck") for at in range(gateways)))
+        if share:
+            until("one leads and the others follow", lambda: whole(gateways))
+        asyncio.run(short_requests(gateways, count // 10))
+        at = [(time.monotonic(), processor_s(pids), *traffic())]
+        time.sleep(10)
+        at.append((time.monotonic(), processor_s(pids), *traffic()))
+        outcome = asyncio.run(short_requests(gateways, count))
+        at.append((time.monotonic(), processor_s(pids), *traffic()))
+        failed = sum(first is None for first, _ in outcome)
+        rest = [(b - a) / (at[1][0] - at[0][0]) for a, b in zip(at[0], at[1])]
+        took = at[2][0] - at[1][0]
+        each = [(b - a - idle * took) / count for a, b, idle in zip(at[1], at[2], rest)]
+        print(f"{'shared' if share else 'nothing shared':16} {count} answered in {took:.1f} s, {failed} failed; at rest {rest[2]:.0f} commands, "
+              f"{rest[3]:.0f} bytes in, {rest[4]:.0f} out a second; each request {1e6 * each[1]:.0f} us of processors, "
+              f"{each[2]:.2f} commands, {each[3]:.0f} bytes in, {each[4]:.0f} out", flush=True)
+    finally:
+        for it in pids:
+            it.terminate()
+        for it in pids:
+            it.wait()
+
+
 def percentile(times, share):
     return sorted(times)[min(len(times) - 1, int(len(times) * share))]
 
@@ -163,6 +213,24 @@ def run(tag, gateways, share, fault=None):
             it.wait()
 
 
+def sentinel():
+    """A replica of the server, and a sentinel that puts it in its place when the server is gone."""
+    start(SERVER, "--port", str(PORT + 1), "--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", str(PORT))
+    file = os.path.join(folder, "sentinel.conf")
+    with open(file, "w") as text:
+        text.write(f"port {PORT + 2}\nsentinel monitor pd 127.0.0.1 {PORT} 1\nsentinel down-after-milliseconds pd 1000\n"
+                   "sentinel failover-timeout pd 3000\n")
+    start(SERVER, file, "--sentinel")
+    until("the sentinel knows the replica", lambda: str(PORT + 1) in tell_redis("SENTINEL", "replicas", "pd", port=PORT + 2))
+    until("the replica follows", lambda: "master_link_status:up" in tell_redis("INFO", "replication", port=PORT + 1))
+
+
+def fail_over():
+    store.kill()
+    store.wait()
+    until("the replica has taken over", lambda: "role:master" in tell_redis("INFO", "replication", port=PORT + 1))
+
+
 def fill():
     tell_redis("CONFIG", "SET", "maxmemory", "1")
     time.sleep(5)
@@ -187,12 +255,20 @@ if SERVER is None:
     print("no redis-server and no valkey-server")
     raise SystemExit(77)
 folder = tempfile.mkdtemp()
+url = f"redis://127.0.0.1:{PORT}"
 gateways = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 4
 try:
     store = redis()
     engines()
     until("the store answers", lambda: "PONG" in tell_redis("PING"))
-    if "faults" in sys.argv:
+    if "failover" in sys.argv:
+        sentinel()
+        url = f"redis+sentinel://127.0.0.1:{PORT + 2}/pd"
+        run("failed over", gateways, True, fail_over)
+    elif "cost" in sys.argv:
+        for share in (False, True, False, True):
+            cost(gateways, share, 20_000)
+    elif "faults" in sys.argv:
         run("killed", gateways, True, kill)
         run("stopped for 5 s", gateways, True, stop)
         run("flushed", gateways, True, lambda: tell_redis("FLUSHALL"))

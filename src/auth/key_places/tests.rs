@@ -72,6 +72,14 @@ fn an_even_burst_finds_all_places_and_no_more() {
     let mut world = World::new(4, 32);
     let admitted: usize = (0..4).map(|at| world.take(at, 9)).sum();
     assert_eq!(admitted, 32);
+    let (in_turn, one_by_one) = ((0..32).map(|nth| nth % 4), (0..32).map(|nth| nth / 8));
+    for order in [in_turn.collect::<Vec<_>>(), one_by_one.collect()] {
+        let mut world = World::new(4, 32);
+        for at in order {
+            assert_eq!(world.take(at, 1), 1, "others are heard of all the time");
+            world.exchange(at);
+        }
+    }
 }
 
 #[test]
@@ -134,10 +142,11 @@ fn an_exchange_is_told_once_and_again_after_a_while() {
     assert!(places.take() && places.is_touched(), "this gateway's part, until the store has answered");
     assert_eq!(places.next_exchange(start), None, "one is under way");
     places.end_exchange(PlacesGrant { held: 0, free: 4 });
-    assert_eq!(places.next_exchange(start), Some(PlacesRequest { inside: 1, spare: 2, ..request }));
-    places.end_exchange(PlacesGrant { held: 2, free: 2 });
+    assert!(places.take() && !places.take());
+    assert_eq!(places.next_exchange(start), Some(PlacesRequest { inside: 2, spare: 2, ..request }));
+    places.end_exchange(PlacesGrant { held: 3, free: 1 });
     assert_eq!(places.next_exchange(start), None);
-    let renewed = PlacesRequest { inside: 1, spare: 1, ..request };
+    let renewed = PlacesRequest { inside: 2, spare: 1, ..request };
     assert_eq!(places.next_exchange(start + RENEWAL), Some(renewed));
 }
 

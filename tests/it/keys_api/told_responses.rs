@@ -26,7 +26,7 @@ async fn engines() -> Stage {
 async fn front(stage: &Stage, store: &Store, change: impl FnOnce(&mut Config)) -> Front {
     let at = |engines: &[Engine]| engines.iter().map(Engine::addr).collect::<Vec<_>>();
     Front::at(&at(&stage.prefillers), &at(&stage.decoders), |config| {
-        config.share.url = Some(Secret::new(&store.url()));
+        config.share.url = Some(Secret::new(store.url()));
         change(config);
     })
     .await
