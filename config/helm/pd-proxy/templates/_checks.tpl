@@ -12,7 +12,7 @@ server.admin_key: "it is a secret: put ADMIN_API_KEY into the Secret that auth.e
 auth.keys_file: "set auth.existingSecret and auth.clientKeys"
 engine.api_key: "it is a secret: put OPENAI_API_KEY into the Secret that auth.existingSecret names"
 trace.headers: "it is a secret: set PD_PROXY__TRACE__HEADERS in extraEnv, with valueFrom and the secretKeyRef of a Secret"
-share.url: "it is a secret: put it into a Secret as url, and name that in share.secret"
+share.url: "it is a secret: put it into a Secret as url, and name that in share.secret, which sets PD_PROXY__SHARE__URL"
 tls.cert: "set tls.secret"
 tls.key: "set tls.secret"
 tls.client_ca: "set tls.clientCa"
