@@ -2,9 +2,9 @@
 //!
 //! Each gateway holds places in a store: those of its requests under way, and some more by what it
 //! lacked of late. A request is admitted by what is in this process alone: it may take a place that
-//! is held, or one of those that were free when the gateway last heard. Of these it takes an even
-//! part, or as many as make an even part of the limit. All gateways together exceed the limit only
-//! where several take such places at once.
+//! is held, or one of those that were free when the gateway last heard: as many as make an even
+//! part of the limit, or else one. For more it asks an exchange later, when others have told what
+//! they took. All gateways together exceed the limit only where several take free places at once.
 //!
 //! Without the store each gateway goes on with the limit divided by the number of gateways. Pure:
 //! time is an argument.
@@ -41,7 +41,7 @@ struct Account {
     heard: Option<PlacesGrant>,
     /// Requests that were refused since the last exchange.
     refused: u32,
-    /// Places beyond those in use that the last exchange asked for.
+    /// Places beyond those in use that the next exchange asks for.
     spare: u32,
     /// Time at which the last exchange began.
     asked: Option<Instant>,
@@ -117,8 +117,7 @@ impl KeyPlaces {
             None => even.max(1),
             Some(PlacesGrant { held, free: 0 }) => held,
             Some(PlacesGrant { held, free }) => {
-                let more = (free / self.gateways).max(1);
-                held.saturating_add(more).max(even.min(held.saturating_add(free)))
+                held.saturating_add(1).max(even.min(held.saturating_add(free)))
             }
         }
     }
@@ -143,9 +142,10 @@ impl KeyPlaces {
             return None;
         }
         self.touched = false;
-        account.spare = account.refused.saturating_mul(2).max(account.spare / 2);
+        let spare = account.spare;
+        account.spare = account.refused.saturating_mul(2).max(spare / 2);
         (account.refused, account.asked, account.is_asking) = (0, Some(now), true);
-        Some(PlacesRequest { limit, inside: self.inside, spare: account.spare, parts: self.gateways })
+        Some(PlacesRequest { limit, inside: self.inside, spare, parts: self.gateways })
     }
 
     /// The exchange is over.
