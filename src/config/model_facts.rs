@@ -4,7 +4,7 @@
 use super::load::{Origin, Origins};
 use super::{Config, KeyLayout};
 use serde_json::Value as Json;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// The longest `config.json` that is read, bytes: the largest known have some hundred thousand.
@@ -20,14 +20,17 @@ struct ModelFact {
 }
 
 /// Fills `key.kv_heads`, `key.mla` and `key.layers` from the file in `prompt.model_path`, where
-/// blocks have keys and these are not set; returns a line for each that is set otherwise. A file
-/// that is missing or not understood says nothing.
+/// blocks have keys and these are not set; returns a line for each that is set otherwise, and one
+/// where the file would matter and can't be read.
 pub(super) fn fill(config: &mut Config, origins: &mut Origins) -> Vec<String> {
-    let Some(path) = config.prompt.model_path.as_ref().filter(|_| config.key.preset.is_some()) else {
-        return Vec::new();
-    };
+    let Some(path) = config.prompt.model_path.as_ref() else { return Vec::new() };
     let path = PathBuf::from(path).join("config.json");
-    let Some(model) = read(&path) else { return Vec::new() };
+    let has_keys = config.key.preset.is_some();
+    let model = match read(&path) {
+        Ok(model) if has_keys => model,
+        Ok(_) => return Vec::new(),
+        Err(why) => return unread(config, origins, &UnreadFile { path: &path, why }),
+    };
     let mut warnings = Vec::new();
     for fact in facts(config, &model) {
         let (set, now) = (*origins.of(fact.key) != Origin::Default, fact.of(config));
@@ -97,11 +100,39 @@ impl ModelFact {
     }
 }
 
-fn read(path: &Path) -> Option<Json> {
+/// A file that can't be read, and the reason.
+struct UnreadFile<'a> {
+    path: &'a Path,
+    why: std::io::Error,
+}
+
+/// A line of what is not known without the file, if that matters.
+fn unread(config: &Config, origins: &Origins, file: &UnreadFile<'_>) -> Vec<String> {
+    let heads = config.key.kv_heads;
+    let needs_heads = config.key.preset.is_some()
+        && config.key.tp > 1
+        && !config.key.mla
+        && *origins.of("key.kv_heads") == Origin::Default;
+    let without = match (file.why.kind() == ErrorKind::NotFound, needs_heads) {
+        (true, false) => return Vec::new(),
+        (_, true) => format!(
+            "key.kv_heads is {heads}, though with key.tp = {} each rank may have keys of its own: set it (or key.mla), or mend the file",
+            config.key.tp
+        ),
+        (false, false) => {
+            "sizes of keys are what is set, and the way in which engines render chats is taken to be a template: mend the file".to_owned()
+        }
+    };
+    vec![format!("{}: {}: {without}", file.path.display(), file.why)]
+}
+
+fn read(path: &Path) -> Result<Json, std::io::Error> {
     let mut text = String::new();
-    let file = std::fs::File::open(path).ok()?;
-    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    if !path.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    std::fs::File::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 #[cfg(test)]
@@ -133,6 +164,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_half_there_is_warned_of() {
+        let half = loaded(r#"{"num_key"#, &[PRESET, "key.tp=4"]);
+        assert_eq!(half.config.key.kv_heads, 1);
+        let [warning] = &half.warnings[..] else { panic!("{:?}", half.warnings) };
+        assert!(warning.contains("/config.json: EOF while parsing"), "{warning}");
+        assert!(warning.contains("key.kv_heads is 1, though with key.tp = 4"), "{warning}");
+        let [warning] = &loaded("", &[]).warnings[..] else { panic!("one") };
+        assert!(warning.contains("mend the file"), "{warning}");
+        for set in ["key.kv_heads=8", "key.mla=true"] {
+            let warnings = loaded(QWEN, &[PRESET, "key.tp=4", set]).warnings;
+            assert!(!warnings.iter().any(|line| line.contains("mend")), "{warnings:?}");
+        }
+    }
+
+    #[test]
     fn other_kinds_of_models_have_theirs() {
         let key = |json: &str, sets: &[&str]| loaded(json, sets).config.key;
         let layered = key(QWEN, &["key.preset=ascend-0.26", "key.layout=layers", "key.pp=2"]);
@@ -141,7 +187,7 @@ mod tests {
         assert_eq!((latent.mla, latent.kv_heads), (true, 1));
         assert_eq!(key(r#"{"text_config": {"num_key_value_heads": 4}}"#, &[PRESET]).kv_heads, 4);
         assert_eq!(key(r#"{"num_attention_heads": 12}"#, &[PRESET]).kv_heads, 12);
-        for odd in ["", "[]", r#"{"num_key_value_heads": "8"}"#, r#"{"num_key_value_heads": 0}"#] {
+        for odd in ["[]", r#"{"num_key_value_heads": "8"}"#, r#"{"num_key_value_heads": 0}"#] {
             assert_eq!(key(odd, &[PRESET]).kv_heads, 1, "{odd}");
         }
         assert_eq!(key(QWEN, &[]).kv_heads, 1, "no keys");

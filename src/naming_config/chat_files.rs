@@ -82,4 +82,12 @@ mod tests {
         is(&[("tekken.json", &with("v17"))], ChatForm::Unknown);
         is(&[("tekken.json", "{}")], ChatForm::Unknown);
     }
+
+    #[test]
+    fn a_file_without_an_end_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("config.json")).unwrap();
+        let why = form(dir.path()).unwrap_err().to_string();
+        assert!(why.contains("config.json: it is no regular file"), "{why}");
+    }
 }

@@ -143,6 +143,10 @@ pub(super) fn read(key: &'static str, path: &Path) -> Result<String, FilesError>
 /// The bytes of a file, within [`MAX_FILE_BYTES`].
 pub(super) fn read_bytes(key: &'static str, path: &Path) -> Result<Vec<u8>, FilesError> {
     let bytes = fs::metadata(path).and_then(|meta| {
+        // A pipe would never end.
+        if !meta.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
         if meta.len() > MAX_FILE_BYTES {
             return Err(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes")));
         }

@@ -54,7 +54,7 @@ impl Asker {
         struct Answer {
             tokens: Vec<u32>,
         }
-        self.post(engine, "/tokenize", body).await.map(|answer: Answer| answer.tokens)
+        self.post(engine, "/tokenize", body).await.and_then(|answer: Answer| some(answer.tokens))
     }
 
     /// The tokens that an API's endpoint makes of a body, from the route `/render` beside it, which
@@ -68,7 +68,7 @@ impl Asker {
             token_ids: Vec<u32>,
         }
         let path = format!("{}/render", api.path());
-        self.post(engine, &path, body).await.map(|answer: Answer| answer.token_ids)
+        self.post(engine, &path, body).await.and_then(|answer: Answer| some(answer.token_ids))
     }
 
     /// The prompt tokens that a chat's answer reports. It is a chat that is answered.
@@ -103,6 +103,11 @@ impl Asker {
         }
         serde_json::from_slice(&answer).map_err(|_| AskError::BadAnswer)
     }
+}
+
+/// The tokens of a prompt, which has one at least.
+fn some(tokens: Vec<u32>) -> Result<Vec<u32>, AskError> {
+    if tokens.is_empty() { Err(AskError::BadAnswer) } else { Ok(tokens) }
 }
 
 /// `path` on `engine`.

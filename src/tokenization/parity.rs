@@ -126,7 +126,7 @@ impl fmt::Display for Difference {
         match self.found {
             Comparison::Token { at, ours, theirs } => write!(
                 f,
-                "token {at} is {} here and {} there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?",
+                "token {at} is {} here and {} there; are the tokenizer's files, the chat template and prompt.template_kwargs those of the engine?",
                 id(ours),
                 id(theirs)
             ),
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(
             Difference { canary: "emoji", is_chat: false, found }.to_string(),
             "the tokens of request \"emoji\" differ from the engine's: token 2 is 3 here and none (the prompt ends) \
-             there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?"
+             there; are the tokenizer's files, the chat template and prompt.template_kwargs those of the engine?"
         );
         assert!(words(&AskError::Refused(404)).contains("no model of this name"));
         let refused =

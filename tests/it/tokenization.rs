@@ -250,6 +250,14 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
     }
 }
 
+#[tokio::test]
+async fn an_engine_that_finds_no_token_in_a_prompt_has_not_answered() {
+    let nothing = Tokenizing(Arc::new(|_: &[u8]| Some(Vec::new())));
+    let (_engine, at) = engine(EngineSpec { tokenize: Some(nothing), ..EngineSpec::default() }).await;
+    let parity = compare(&at, &prompter("qwen3")).await;
+    assert!(matches!(parity.verdict, Verdict::Unknown(_)), "{parity:?}");
+}
+
 /// Of a newer release, what its answers show.
 #[tokio::test]
 async fn the_topics_that_an_engine_reads_as_we_do_are_told() {

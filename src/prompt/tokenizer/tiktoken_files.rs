@@ -220,6 +220,12 @@ pub fn kimi(files: KimiFiles<'_>) -> Result<RankTokenizer, TokenizerError> {
     let class = KimiClass::read(files.class)?;
     let added = config.added()?;
     let base = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+    // A file that was cut has fewer ranks, and every token behind them another id.
+    if let Some(first) = added.keys().next().filter(|first| **first != base) {
+        return Err(TokenizerError(format!(
+            "tiktoken.model has {base} ranks, and in tokenizer_config.json added_tokens_decoder begins at {first}: is the file whole?"
+        )));
+    }
     let mut special = BTreeMap::new();
     for id in base..base.saturating_add(class.reserved) {
         let name =
@@ -322,8 +328,17 @@ mod tests {
     }
 
     #[test]
+    fn kimi_ranks_that_are_not_whole_are_refused() {
+        let cut = file(&["ab"]);
+        let why = kimi(model(&cut, None)).err().unwrap().to_string();
+        assert!(why.contains("has 257 ranks") && why.contains("begins at 258"), "{why}");
+        let none = CONFIG.replace("added_tokens_decoder", "other");
+        assert!(kimi(KimiFiles { config: &none, ..model(&cut, None) }).is_ok());
+    }
+
+    #[test]
     fn kimi_code_that_is_not_known_is_refused() {
-        let ranks = file(&["ab"]);
+        let ranks = file(&["ab", "中文"]);
         let refuses = |class: &str, says: &str| {
             let error = kimi(model(&ranks, Some(class))).err().unwrap().to_string();
             assert!(error.contains(says), "{error}");

@@ -3,7 +3,7 @@
 //!
 //! Each is a [`Rule`] over the loads and hits that all policies here see, so that formulas are
 //! compared and not what their gateways know. Where a formula orders requests that wait, the
-//! requests stand in a [`line`].
+//! requests stand in a [`mod@line`].
 //!
 //! [`Rule`]: crate::route::Rule
 

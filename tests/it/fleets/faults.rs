@@ -20,8 +20,9 @@ struct Clients {
 impl Clients {
     fn start(fleets: &Fleets, models: &[String]) -> Clients {
         let (on, answered, mut tasks) = (Arc::new(AtomicBool::new(true)), Arc::default(), JoinSet::new());
-        for model in models.iter().cloned() {
+        for model in models {
             let (on, answered, at) = (on.clone(), Arc::<AtomicUsize>::clone(&answered), fleets.at);
+            let model = model.clone();
             tasks.spawn(async move {
                 let mut answers = Vec::new();
                 while on.load(Ordering::Relaxed) {
