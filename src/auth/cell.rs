@@ -8,7 +8,7 @@ use super::{KeyBudget, KeyPlaces};
 
 /// State of a key of which other gateways hear.
 pub trait Told {
-    /// True if something happened of which they have not heard.
+    /// True if a request came, or ended, of which they have not heard.
     fn is_touched(&self) -> bool;
 }
 
@@ -24,6 +24,8 @@ pub struct KeyCell<T> {
 pub type BudgetCell = KeyCell<KeyBudget>;
 /// Places of a key.
 pub type PlacesCell = KeyCell<KeyPlaces>;
+/// States of several keys, each with the name of its key.
+pub type NamedCells<T> = Vec<(Arc<str>, Arc<KeyCell<T>>)>;
 
 impl<T: Told> KeyCell<T> {
     pub(super) fn new(state: T, used: Arc<Notify>) -> KeyCell<T> {
@@ -41,17 +43,5 @@ impl<T: Told> KeyCell<T> {
             self.used.notify_one();
         }
         result
-    }
-}
-
-impl Told for KeyBudget {
-    fn is_touched(&self) -> bool {
-        KeyBudget::is_touched(self)
-    }
-}
-
-impl Told for KeyPlaces {
-    fn is_touched(&self) -> bool {
-        KeyPlaces::is_touched(self)
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::cell::Told;
 use super::{Budget, Level};
 
 /// Time without a request after which a gateway gives its slice back, for others to spend.
@@ -145,11 +146,6 @@ impl KeyBudget {
         Level { limit, remaining: left.max(0.0) as u64, full_in }
     }
 
-    /// True if a request came, or ended, that the store has not heard of.
-    pub fn is_touched(&self) -> bool {
-        self.touched
-    }
-
     /// The store is there, and so many gateways use it. What was taken from the own part before is
     /// a debt now.
     pub fn join(&mut self, gateways: u32, now: Instant) {
@@ -207,6 +203,12 @@ impl KeyBudget {
     /// A slice is what is left divided by this.
     fn parts(&self) -> f64 {
         CAUTION * f64::from(self.gateways)
+    }
+}
+
+impl Told for KeyBudget {
+    fn is_touched(&self) -> bool {
+        self.touched
     }
 }
 

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::cell::Told;
+
 /// Time after which a key is exchanged of which nothing is new: others forget places of which they
 /// do not hear, and what this gateway knows of theirs gets old. Less than the second between looks.
 pub const RENEWAL: Duration = Duration::from_millis(800);
@@ -105,11 +107,6 @@ impl KeyPlaces {
         self.inside = self.inside.saturating_sub(1);
     }
 
-    /// True if a request came, or ended, that the store has not heard of.
-    pub fn is_touched(&self) -> bool {
-        self.touched
-    }
-
     /// Most requests that may be here at once.
     fn allowed(&self, limit: u32) -> u32 {
         let even = limit / self.gateways;
@@ -153,6 +150,12 @@ impl KeyPlaces {
         if let Some(account) = self.account.as_mut().filter(|account| account.is_asking) {
             (account.heard, account.is_asking) = (Some(grant), false);
         }
+    }
+}
+
+impl Told for KeyPlaces {
+    fn is_touched(&self) -> bool {
+        self.touched
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use budget::Budget;
-pub use cell::{BudgetCell, KeyCell, PlacesCell};
+pub use cell::{BudgetCell, KeyCell, NamedCells, PlacesCell, Told};
 pub use digest::Digest;
 use file::Entry;
 pub use key_budget::KeyBudget;
@@ -162,18 +162,20 @@ impl Callers {
     }
 
     /// Budgets of all keys that have one, each with the name of its key.
-    pub fn budgets(&self) -> Vec<(Arc<str>, Arc<BudgetCell>)> {
-        let table = self.table.iter().map(ArcSwap::load_full);
-        let named = |caller: &Arc<Caller>| Some((caller.name.clone(), caller.budget.clone()?));
-        table.flat_map(|table| table.values().filter_map(named).collect::<Vec<_>>()).collect()
+    pub fn budgets(&self) -> NamedCells<KeyBudget> {
+        self.cells(|caller| caller.budget.clone())
     }
 
     /// Places of all keys whose requests in flight have a limit, each with the name of its key.
-    pub fn places(&self) -> Vec<(Arc<str>, Arc<PlacesCell>)> {
-        let table = self.table.iter().map(ArcSwap::load_full);
-        let limited = |caller: &&Arc<Caller>| caller.grants.requests_inflight.is_some();
-        let named = |caller: &Arc<Caller>| (caller.name.clone(), caller.places.clone());
-        table.flat_map(|table| table.values().filter(limited).map(named).collect::<Vec<_>>()).collect()
+    pub fn places(&self) -> NamedCells<KeyPlaces> {
+        self.cells(|caller| caller.grants.requests_inflight.map(|_| caller.places.clone()))
+    }
+
+    /// States that `find` finds, one of each key at most.
+    fn cells<T>(&self, find: impl Fn(&Caller) -> Option<Arc<KeyCell<T>>>) -> NamedCells<T> {
+        let table = self.table.as_ref().map(ArcSwap::load_full);
+        let named = |caller: &Arc<Caller>| Some((caller.name.clone(), find(caller)?));
+        table.iter().flat_map(|table| table.values().filter_map(named)).collect()
     }
 
     /// Waits until a budget or a place was used of which other gateways have not heard.

@@ -66,6 +66,7 @@ pub use limit::Limit;
 pub use load::{Env, Loaded, LoadedFleet, Origin, Origins, process_env};
 pub use log::Log;
 pub use model::{Hash, Key, Prompt};
+pub use model_facts::regular_file;
 pub use model_rules::{Models, RoutedModel, Target};
 pub use model_rules_error::ModelsProblem;
 pub use named_fleets::NamedFleet;

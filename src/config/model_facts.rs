@@ -4,6 +4,7 @@
 use super::load::{Origin, Origins};
 use super::{Config, KeyLayout};
 use serde_json::Value as Json;
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -126,11 +127,18 @@ fn unread(config: &Config, origins: &Origins, file: &UnreadFile<'_>) -> Vec<Stri
     vec![format!("{}: {}: {without}", file.path.display(), file.why)]
 }
 
+/// Facts of a model's file, which is there for good: reading a pipe might never end.
+///
+/// # Errors
+/// It is none, or can't be looked at.
+pub fn regular_file(path: &Path) -> Result<Metadata, std::io::Error> {
+    let found = path.metadata()?;
+    if found.is_file() { Ok(found) } else { Err(std::io::Error::other("it is no regular file")) }
+}
+
 fn read(path: &Path) -> Result<Json, std::io::Error> {
     let mut text = String::new();
-    if !path.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
-    }
+    regular_file(path)?;
     std::fs::File::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(serde_json::from_str(&text)?)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::chat_files;
-use crate::config::{Config, ContentFormat};
+use crate::config::{Config, ContentFormat, regular_file};
 use crate::prompt::{
     self, CacheLimits, ChatForm, ChatTemplate, PrefixCache, Prompter, Reason, TemplateError, TemplateFiles,
     TokenizerError,
@@ -142,11 +142,7 @@ pub(super) fn read(key: &'static str, path: &Path) -> Result<String, FilesError>
 
 /// The bytes of a file, within [`MAX_FILE_BYTES`].
 pub(super) fn read_bytes(key: &'static str, path: &Path) -> Result<Vec<u8>, FilesError> {
-    let bytes = fs::metadata(path).and_then(|meta| {
-        // A pipe would never end.
-        if !meta.is_file() {
-            return Err(io::Error::other("it is no regular file"));
-        }
+    let bytes = regular_file(path).and_then(|meta| {
         if meta.len() > MAX_FILE_BYTES {
             return Err(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes")));
         }

@@ -49,8 +49,12 @@ impl Relay {
 
     /// Another gateway has seen prefillers fail so: none is asked for so long.
     pub fn hear_forced(&self, time: Duration) {
-        let until_ms = self.fleet.now_ms() + u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.forced.until_ms.fetch_max(until_ms, Ordering::Relaxed);
+        self.forced.until_ms.fetch_max(self.after(time), Ordering::Relaxed);
+    }
+
+    /// The fleet's milliseconds after this time.
+    fn after(&self, time: Duration) -> u64 {
+        self.fleet.now_ms() + u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// True if a prefill that ended so may have done it for the call that its answer had to be: a
@@ -79,9 +83,8 @@ impl Relay {
         }
         // What the prefiller computed nobody will fetch.
         self.meters.handoff(Handoff::Expired);
-        let until_ms = self.fleet.now_ms() + u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX);
         self.forced.is_news.store(true, Ordering::Relaxed);
-        if self.forced.until_ms.swap(until_ms, Ordering::Relaxed) < self.fleet.now_ms() {
+        if self.forced.until_ms.swap(self.after(REMEMBERED), Ordering::Relaxed) < self.fleet.now_ms() {
             tracing::warn!(
                 remembered_s = REMEMBERED.as_secs(),
                 "prefillers fail with answers that must call a tool, as vLLM does up to 0.18: decoders compute these prompts themselves"

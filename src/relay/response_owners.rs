@@ -135,8 +135,10 @@ impl Kept {
         {
             let alias = ask.alias.clone();
             let response = OwnedResponse { keeper, owner: owner.map(owner_named), alias };
-            self.record(&id, response.clone());
-            self.others.get().iter().for_each(|others| others.tell(&id, response.clone()));
+            if let Some(others) = self.others.get() {
+                others.tell(&id, response.clone());
+            }
+            self.record(&id, response);
         }
     }
 }

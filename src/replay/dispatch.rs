@@ -215,13 +215,18 @@ impl Director {
     /// Takes a request in, and returns its ticket.
     fn take(&mut self, now: Seconds, new: NewRequest<'_>, sight: &dyn CacheView) -> u64 {
         let Some(line) = &mut self.line else {
-            return self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0;
+            return self.seat(now, new, sight);
         };
         let NewRequest { since_s, job, tried } = new;
         let hits = self.board.board().weigh(now, &job, sight);
         let held_tokens = hits.iter().map(|terms| terms.hit.hbm_tokens).max().unwrap_or(0);
         let waiter = Waiter { since_s, prompt_tokens: job.prompt_tokens, held_tokens };
         line.enter(waiter, job, tried.first().copied())
+    }
+
+    /// Lets a request choose its prefiller; returns its ticket on the board.
+    fn seat(&mut self, now: Seconds, new: NewRequest<'_>, sight: &dyn CacheView) -> u64 {
+        self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 }).0
     }
 
     /// Sends those for whom there is a prefiller.
@@ -273,8 +278,7 @@ impl Dispatch for Director {
         while let Some(next) = self.line.as_mut().and_then(|line| line.leave(now)) {
             let new =
                 NewRequest { since_s: next.waiter.since_s, job: next.job, tried: next.failed.as_slice() };
-            let Ticket(inner) =
-                self.board.return_to_line(new, Sources { now, view: sight, random: &mut || 0 });
+            let inner = self.seat(now, new, sight);
             if let Some(line) = &mut self.line {
                 line.rename(next.ticket, inner);
             }

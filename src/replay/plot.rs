@@ -43,7 +43,7 @@ const COLOURS: [(&str, &str); 7] = [
     ("#4b4bc8", "#a3a3ff"),
     ("#555555", "#bbbbbb"),
 ];
-const DASHES: [&str; 3] = ["", "6 3", "2 3"];
+const DASHES: [&str; 3] = ["none", "6 3", "2 3"];
 
 /// The plot of these runs. `title` says what was replayed.
 #[must_use]
@@ -70,8 +70,7 @@ pub fn svg(title: &str, loads: &[PlotLoad]) -> String {
 }
 
 fn charts(loads: &[PlotLoad]) -> [Chart; 2] {
-    let ttft = |trial: &Trial| mean(trial, |measures| measures.ttft_p50_s.max(1e-3));
-    let all = || loads.iter().flat_map(|at| &at.trials).map(ttft);
+    let all = || loads.iter().flat_map(|at| &at.trials).map(median_s);
     let least = all().fold(f64::INFINITY, f64::min);
     let most = all().fold(0.0, f64::max);
     let decades = if least.is_finite() && most > 0.0 {
@@ -86,7 +85,7 @@ fn charts(loads: &[PlotLoad]) -> [Chart; 2] {
             left: LEFTS[0],
             logarithmic: true,
             bounds: decades,
-            measure: |trial| mean(trial, |measures| measures.ttft_p50_s.max(1e-3)),
+            measure: median_s,
         },
         Chart {
             title: "requests within the SLO, %",
@@ -96,6 +95,11 @@ fn charts(loads: &[PlotLoad]) -> [Chart; 2] {
             measure: |trial| mean(trial, |measures| measures.slo_share * 1e2),
         },
     ]
+}
+
+/// Median time to the first token. Its logarithm is drawn, so it is never zero.
+fn median_s(trial: &Trial) -> f64 {
+    mean(trial, |measures| measures.ttft_p50_s.max(1e-3))
 }
 
 fn mean(trial: &Trial, measure: fn(&super::Measures) -> f64) -> f64 {
@@ -124,18 +128,17 @@ impl Chart {
         ends.sort_by(|one, other| one.0.total_cmp(&other.0));
         let places = spread(&ends.iter().map(|(y, _)| *y).collect::<Vec<_>>());
         for ((y, policy), place) in ends.into_iter().zip(places) {
-            let points: Vec<String> = loads
-                .iter()
-                .filter_map(|at| Some((at.load, at.trials.get(policy)?)))
-                .map(|(load, trial)| {
-                    format!("{:.1},{:.1}", self.x(load, loads), self.y((self.measure)(trial)))
-                })
-                .collect();
-            let _ = writeln!(out, r#"<polyline class="line p{policy}" points="{}"/>"#, points.join(" "));
-            for point in &points {
-                let (x, y) = point.split_once(',').unwrap_or_default();
-                let _ = writeln!(out, r#"<circle class="mark p{policy}" cx="{x}" cy="{y}" r="2.5"/>"#);
+            let (mut points, mut marks) = (String::new(), String::new());
+            for at in loads {
+                let Some(trial) = at.trials.get(policy) else { continue };
+                let (x, y) = (self.x(at.load, loads), self.y((self.measure)(trial)));
+                let _ = write!(points, "{x:.1},{y:.1} ");
+                let _ =
+                    writeln!(marks, r#"<circle class="mark p{policy}" cx="{x:.1}" cy="{y:.1}" r="2.5"/>"#);
             }
+            let points = points.trim_end();
+            let _ = writeln!(out, r#"<polyline class="line p{policy}" points="{points}"/>"#);
+            out.push_str(&marks);
             let end = self.x(last.load, loads);
             let name = last.trials.get(policy).map_or("", |trial| trial.policy);
             let _ = writeln!(
@@ -203,7 +206,6 @@ fn style(out: &mut String, policies: usize) {
     for policy in 0..policies {
         let (on_light, on_dark) = COLOURS[policy % COLOURS.len()];
         let dash = DASHES[policy / COLOURS.len() % DASHES.len()];
-        let dash = if dash.is_empty() { "none" } else { dash };
         let _ = write!(light, ".p{policy}{{--c:{on_light}}}.line.p{policy}{{stroke-dasharray:{dash}}}");
         let _ = write!(dark, ".p{policy}{{--c:{on_dark}}}");
     }
@@ -213,7 +215,7 @@ fn style(out: &mut String, policies: usize) {
          .line{{stroke:var(--c);fill:none;stroke-width:1.8}}.lead{{stroke:var(--c);stroke-width:0.6}}\
          .mark,.name{{fill:var(--c)}}{light}\
          @media (prefers-color-scheme:dark){{.ground{{fill:#16181d}}text{{fill:#dddddd}}\
-         .grid{{stroke:#3a3d45}}.mark,.name{{fill:var(--c)}}{dark}}}</style>"
+         .grid{{stroke:#3a3d45}}{dark}}}</style>"
     );
 }
 

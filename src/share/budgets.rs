@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::places::{DuePlaces, Places};
+use super::places::Places;
+use super::retry::{Retry, in_time};
 use super::slices::{Buckets, DueExchange, TOGETHER};
 use super::store::Store;
-use super::{CONNECT_TIME, LinkSettings, RETRY_MAX, RETRY_MIN, ShareError};
-use crate::auth::{BudgetCell, Callers, KeyPlaces, PlacesCell};
+use super::{LinkSettings, ShareError};
+use crate::auth::{Callers, KeyCell, KeyPlaces, NamedCells, Told};
 use crate::obs::Meters;
 
 /// Pause between two exchanges: what happens meanwhile goes into one of them. A hundred in a second
@@ -42,13 +43,13 @@ impl BudgetLink {
     /// Keeps limits and store together, and never returns. Without the store each limit goes on
     /// with this gateway's part.
     pub async fn run(self) {
-        let (mut pause, mut told) = (RETRY_MIN, false);
+        let mut retry = Retry::new();
         self.meters.share_budgets(None);
         loop {
             let error = match self.connect().await {
                 Ok((store, gateways)) => {
                     tracing::info!(share = %self.prefix, gateways, "limits of keys hold over all gateways");
-                    (pause, told) = (RETRY_MIN, false);
+                    retry.reached();
                     self.serve(store, gateways).await
                 }
                 Err(error) => error,
@@ -57,24 +58,22 @@ impl BudgetLink {
             self.callers.budgets().iter().for_each(|(_, cell)| cell.with(|budget| budget.leave(now)));
             self.callers.places().iter().for_each(|(_, cell)| cell.with(KeyPlaces::part));
             self.meters.share_budgets(None);
-            if !told {
-                told = true;
+            if retry.is_news() {
                 tracing::warn!(share = %self.prefix, %error, "limits of keys can't be shared: this gateway goes on with its part of them");
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            retry.wait().await;
         }
     }
 
     /// Connects to the store, and counts the gateways: a store that takes no word of this one is
     /// none.
     async fn connect(&self) -> Result<(MultiplexedConnection, u32), ShareError> {
-        let opened = async {
+        in_time(async {
             let mut store = self.store.connect().await?.commands;
             let gateways = self.buckets.count_gateways(&mut store).await?;
             Ok((store, gateways))
-        };
-        timeout(CONNECT_TIME, opened).await.map_err(|_| ShareError::Slow(CONNECT_TIME))?
+        })
+        .await
     }
 
     /// Exchanges until something fails, and says what.
@@ -102,41 +101,36 @@ impl BudgetLink {
 
     /// Exchanges the slices and places of all keys that have something to tell.
     async fn exchange(&self, store: &mut MultiplexedConnection, gateways: u32) -> Result<(), ShareError> {
-        for due in self.due_exchanges(gateways).chunks(TOGETHER) {
+        let now = Instant::now();
+        let budgets = due(self.callers.budgets(), |budget| {
+            budget.join(gateways, now);
+            budget.next_exchange(now)
+        });
+        for due in budgets.chunks(TOGETHER) {
             let asked = Instant::now();
             let grants = self.buckets.exchange(store, due).await?;
             for (due, grant) in due.iter().zip(grants) {
                 due.cell.with(|budget| budget.end_exchange(grant, asked));
             }
         }
-        for due in self.due_places(gateways).chunks(TOGETHER) {
+        let now = Instant::now();
+        let places = due(self.callers.places(), |places| {
+            places.join(gateways);
+            places.next_exchange(now)
+        });
+        for due in places.chunks(TOGETHER) {
             let grants = self.places.exchange(store, due).await?;
             due.iter().zip(grants).for_each(|(due, grant)| due.cell.with(|it| it.end_exchange(grant)));
         }
         Ok(())
     }
+}
 
-    fn due_places(&self, gateways: u32) -> Vec<DuePlaces> {
-        let now = Instant::now();
-        let due = |(name, cell): (Arc<str>, Arc<PlacesCell>)| {
-            let request = cell.with(|places| {
-                places.join(gateways);
-                places.next_exchange(now)
-            })?;
-            Some(DuePlaces { name, cell, request })
-        };
-        self.callers.places().into_iter().filter_map(due).collect()
-    }
-
-    fn due_exchanges(&self, gateways: u32) -> Vec<DueExchange> {
-        let now = Instant::now();
-        let due = |(name, cell): (Arc<str>, Arc<BudgetCell>)| {
-            let request = cell.with(|budget| {
-                budget.join(gateways, now);
-                budget.next_exchange(now)
-            })?;
-            Some(DueExchange { name, cell, request })
-        };
-        self.callers.budgets().into_iter().filter_map(due).collect()
-    }
+/// The exchanges that `next` finds due.
+fn due<T: Told, R>(cells: NamedCells<T>, next: impl Fn(&mut T) -> Option<R>) -> Vec<DueExchange<T, R>> {
+    let due = |(name, cell): (Arc<str>, Arc<KeyCell<T>>)| {
+        let request = cell.with(&next)?;
+        Some(DueExchange { name, cell, request })
+    };
+    cells.into_iter().filter_map(due).collect()
 }

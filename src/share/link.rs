@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::{MultiplexedConnection, PubSubStream};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::lease::{Lease, RENEWAL};
+use super::retry::{Retry, in_time};
 use super::store::{Connected, Store};
-use super::{CONNECT_TIME, IN_FLIGHT, LARGEST_BYTES, RETRY_MAX, RETRY_MIN, ShareError, codec};
+use super::{IN_FLIGHT, LARGEST_BYTES, ShareError, codec};
 use crate::fleet::peers::PeerMessages;
 use crate::fleet::{Fleet, SchedulerHandle};
 use crate::route::shared::message::{Numbered, ReplicaId};
@@ -55,29 +56,26 @@ impl Link {
 
     /// Keeps the link up, and never returns. Without it the scheduler decides alone.
     pub async fn run(mut self) {
-        let mut pause = RETRY_MIN;
-        let mut told = false;
+        let mut retry = Retry::new();
         loop {
             match self.connect().await {
                 Ok(session) => {
                     tracing::info!(share = %self.settings.prefix, "other gateways can be heard");
-                    pause = RETRY_MIN;
+                    retry.reached();
                     self.unsent.reset();
                     self.scheduler.connect(true);
                     let error = self.serve(session).await;
                     self.scheduler.connect(false);
                     self.fleet.take_told_loads();
                     tracing::warn!(share = %self.settings.prefix, %error, "other gateways can't be heard: this one decides alone");
-                    told = true;
+                    retry.is_news();
                 }
-                Err(error) if !told => {
-                    told = true;
+                Err(error) if retry.is_news() => {
                     tracing::warn!(share = %self.settings.prefix, %error, "the store of share.url can't be used: this gateway decides alone");
                 }
                 Err(_) => {}
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            retry.wait().await;
         }
     }
 
@@ -88,10 +86,9 @@ impl Link {
             let Connected { client, commands: store } = store.connect().await?;
             let mut listener = client.get_async_pubsub().await?;
             listener.subscribe(&channel).await?;
-            Ok::<_, ShareError>((store, listener.into_on_message()))
+            Ok((store, listener.into_on_message()))
         };
-        let (store, heard) =
-            timeout(CONNECT_TIME, opened).await.map_err(|_| ShareError::Slow(CONNECT_TIME))??;
+        let (store, heard) = in_time(opened).await?;
         let lease = Lease::new(format!("{prefix}:leader"), *me);
         Ok(Session { store, heard, channel, lease, last_echo: Instant::now() })
     }

@@ -13,6 +13,7 @@ pub mod link;
 pub mod places;
 pub mod probe;
 pub mod responses;
+mod retry;
 pub mod slices;
 pub mod store;
 pub mod wire;

@@ -4,14 +4,13 @@
 //! places, and the store's time in ms at which it told them. A gateway that has not told any for
 //! some seconds holds none.
 
-use std::sync::Arc;
-
 use redis::Script;
 use redis::aio::ConnectionLike;
 
 use super::ShareError;
+use super::slices::DueExchange;
 use crate::auth::key_places::{PlacesGrant, PlacesRequest};
-use crate::auth::{Digest, PlacesCell};
+use crate::auth::{Digest, KeyPlaces};
 use crate::route::shared::message::ReplicaId;
 
 /// Time after which a gateway that has not told its places holds none, ms: three renewals.
@@ -44,17 +43,6 @@ for nth, key in ipairs(KEYS) do
 end
 return answer";
 
-/// One key's exchange that is due.
-#[derive(Debug)]
-pub struct DuePlaces {
-    /// Name of the key.
-    pub name: Arc<str>,
-    /// Places that wait for the grant.
-    pub cell: Arc<PlacesCell>,
-    /// Request that the store gets.
-    pub request: PlacesRequest,
-}
-
 /// Places in a store, as one gateway uses them.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -77,11 +65,11 @@ impl Places {
     pub async fn exchange(
         &self,
         store: &mut impl ConnectionLike,
-        due: &[DuePlaces],
+        due: &[DueExchange<KeyPlaces, PlacesRequest>],
     ) -> Result<Vec<PlacesGrant>, ShareError> {
         let mut call = self.exchange.prepare_invoke();
         call.arg(&self.me).arg(FORGET_MS);
-        for DuePlaces { name, request, .. } in due {
+        for DueExchange { name, request, .. } in due {
             let PlacesRequest { limit, inside, spare, parts } = *request;
             call.key(key_name(&self.prefix, name)).arg(limit).arg(inside).arg(spare).arg(parts);
         }

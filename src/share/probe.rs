@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use super::ShareError;
 use super::lease::Lease;
+use super::retry::in_time;
 use super::slices::Buckets;
 use super::store::Store;
-use super::{CONNECT_TIME, ShareError};
 use crate::route::shared::message::ReplicaId;
 
 /// Findings about a store.
@@ -29,8 +30,7 @@ pub struct Findings {
 /// # Errors
 /// It can't be reached, or refuses something that gateways need.
 pub async fn look(store: &Store, prefix: &str, me: ReplicaId) -> Result<Findings, ShareError> {
-    let looked = timeout(CONNECT_TIME, ask(store, prefix, me));
-    looked.await.map_err(|_| ShareError::Slow(CONNECT_TIME))?
+    in_time(ask(store, prefix, me)).await
 }
 
 async fn ask(store: &Store, prefix: &str, me: ReplicaId) -> Result<Findings, ShareError> {

@@ -11,10 +11,11 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use prost::Message as _;
 use redis::aio::MultiplexedConnection;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
+use super::retry::{Retry, in_time};
 use super::wire::StoredResponse;
-use super::{CONNECT_TIME, IN_FLIGHT, LinkSettings, RETRY_MAX, RETRY_MIN, ShareError};
+use super::{IN_FLIGHT, LinkSettings, ShareError};
 use crate::auth::Digest;
 use crate::fleet::InstanceId;
 use crate::relay::Relay;
@@ -55,35 +56,33 @@ impl ResponseLink {
     /// Takes news and questions to the store, and never returns. Without the store nothing is told,
     /// and nobody waits.
     pub async fn run(self, mut errands: Errands) {
-        let (mut pause, mut told) = (RETRY_MIN, false);
+        let mut retry = Retry::new();
         loop {
             let error = match drop_until(self.connect(), &mut errands).await {
                 Ok(store) => {
-                    (pause, told) = (RETRY_MIN, false);
+                    retry.reached();
                     self.serve(&store, &mut errands).await
                 }
                 Err(error) => error,
             };
-            if !told {
-                told = true;
+            if retry.is_news() {
                 let share = &self.settings.prefix;
                 tracing::warn!(%share, %error, "stored responses can't be shared: this gateway knows its own");
             }
-            drop_until(sleep(pause), &mut errands).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            drop_until(retry.wait(), &mut errands).await;
         }
     }
 
     /// Connects to the store, and writes: one that is full is none.
     async fn connect(&self) -> Result<MultiplexedConnection, ShareError> {
-        let opened = async {
+        in_time(async {
             let mut store = self.settings.store.connect().await?.commands;
             let mut command = redis::cmd("SET");
             command.arg(self.name_of("")).arg("").arg("PX").arg(1);
             command.query_async::<()>(&mut store).await?;
             Ok(store)
-        };
-        timeout(CONNECT_TIME, opened).await.map_err(|_| ShareError::Slow(CONNECT_TIME))?
+        })
+        .await
     }
 
     /// Writes and looks until something fails, and says what.

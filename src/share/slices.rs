@@ -11,7 +11,7 @@ use redis::aio::ConnectionLike;
 
 use super::ShareError;
 use crate::auth::key_budget::{SliceGrant, SliceRequest};
-use crate::auth::{BudgetCell, Digest};
+use crate::auth::{Digest, KeyBudget, KeyCell};
 use crate::route::shared::message::ReplicaId;
 
 /// Buckets for which the store is asked at once, so that its other clients need not wait.
@@ -52,15 +52,15 @@ end
 redis.call('SET', KEYS[1], table.concat(all, ' '), 'PX', ARGV[2])
 return #all";
 
-/// One key's exchange that is due.
+/// One key's exchange that is due, of its budget or of its places.
 #[derive(Debug)]
-pub struct DueExchange {
+pub struct DueExchange<T, R> {
     /// Name of the key.
     pub name: Arc<str>,
-    /// Budget that waits for the grant.
-    pub cell: Arc<BudgetCell>,
+    /// State that waits for the grant.
+    pub cell: Arc<KeyCell<T>>,
     /// Request that the store gets.
-    pub request: SliceRequest,
+    pub request: R,
 }
 
 /// Buckets of a store, as one gateway uses them.
@@ -86,7 +86,7 @@ impl Buckets {
     pub async fn exchange(
         &self,
         store: &mut impl ConnectionLike,
-        due: &[DueExchange],
+        due: &[DueExchange<KeyBudget, SliceRequest>],
     ) -> Result<Vec<SliceGrant>, ShareError> {
         let mut call = self.exchange.prepare_invoke();
         for DueExchange { name, request, .. } in due {

@@ -2,16 +2,10 @@
 //! (vllm-project/vllm, issue 38911).
 
 use pd_proxy::config::DialectName;
-#[cfg(feature = "share")]
-use pd_proxy::config::Secret;
-#[cfg(feature = "share")]
-use pd_proxy::sim::Engine;
 use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::common::client::Raw;
-#[cfg(feature = "share")]
-use crate::common::raw_engine::Front;
 use crate::common::stage::{Script, Stage, fast};
 #[cfg(feature = "share")]
 use crate::common::store::Store;
@@ -96,18 +90,13 @@ async fn a_decoder_answers_alone_and_prefillers_are_spared() {
 #[tokio::test]
 async fn another_gateway_hears_that_prefillers_fail() {
     let (store, stage) = (Store::open().await, Stage::set(Script::default()).await);
-    let front = async || {
-        let at = |engines: &[Engine]| engines.iter().map(Engine::addr).collect::<Vec<_>>();
-        let url = Some(Secret::new(store.url()));
-        Front::at(&at(&stage.prefillers), &at(&stage.decoders), |config| config.share.url = url).await
-    };
     stage.prefillers_fail(&Fault::always(FaultKind::Status(400, Some(HALF_A_LIST.into()))).on_path(CHAT));
-    let one = front().await;
+    let one = store.front(&stage, |_| {}).await;
     assert_eq!(one.post(CHAT, &named().to_string()).await.status, 200);
     eventually("it is told", async || !store.values(":forced:1").is_empty()).await;
     one.end().await;
     let looks = store.asked(":forced:1");
-    let other = front().await;
+    let other = store.front(&stage, |_| {}).await;
     eventually("the other gateway has heard it", async || store.asked(":forced:1") >= looks + 2).await;
     stage.forget();
     assert_eq!(other.post(CHAT, &named().to_string()).await.status, 200);

@@ -13,7 +13,7 @@ rig=$PWD/tests/real/rigs/vllm
 [ $# -gt 0 ] || set -- kimi deepseek_v32
 program=${PD_PROXY:-target/debug/pd-proxy}
 [ -n "${PD_PROXY:-}" ] || cargo build --locked
-trap '"$rig/stop.sh" prefill decode master >/dev/null' EXIT
+trap '"$rig/stop.sh" prefill >/dev/null' EXIT
 config='{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'
 own=$MODEL_DIR
 for form; do
@@ -28,12 +28,6 @@ for form; do
   "$VENV/bin/python" tests/real/held.py --gateway "$program" --model "$RIG/form-$form/gateway" --port "$P_PORT" \
     --block "$BLOCK" --seed 0 --events "tcp://127.0.0.1:5557 tcp://127.0.0.1:5558"
   "$rig/stop.sh" prefill >/dev/null
-  # As in pool.sh.
-  DEV_MODE=1 HASHSEED=0 MODEL_DIR=$RIG/form-$form/engine EXTRA="$flags --enable-auto-tool-choice --tool-call-parser hermes" \
-    MASTER_EXTRA="-client_ttl=120 -default_kv_lease_ttl=60000" "$rig/start_pair.sh" mooncake-store
-  "$VENV/bin/python" tests/real/pool.py --gateway "$program" --model "$RIG/form-$form/gateway" --block "$BLOCK" \
-    --prefill "127.0.0.1:$P_PORT" --decode "127.0.0.1:$D_PORT" --cases few --sim 8399 --pid "$RUN/master.pid" \
-    --master "127.0.0.1:${MC_PORT:-50151}" --store "127.0.0.1:${MC_METRICS:-19003}" --restart "true"
-  "$rig/stop.sh" prefill decode master >/dev/null
+  MODEL_DIR=$RIG/form-$form/engine GATEWAY_MODEL=$RIG/form-$form/gateway EXTRA=$flags CASES=few PD_PROXY=$program tests/real/pool.sh mooncake-store
 done
 echo "all $# forms right"

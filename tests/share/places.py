@@ -8,24 +8,14 @@ how many of its requests were under way at once: of a burst over all gateways, o
 all for ten seconds, while the server is killed, and after a gateway was killed.
 Exits with 1 if there were more than the limit and one even part while the store was there, if a load does not find far more
 than one gateway's part, or if a request fails with anything but 429; with 77 where there is no server to be had. Nothing is judged by time.
-PD_PROXY names the program; REDIS_SERVER another server than redis-server or valkey-server.
+rig.py has the settings.
 """
 import asyncio
-import hashlib
-import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-import urllib.request
 
-PROGRAM = os.environ.get("PD_PROXY", "target/release/pd-proxy")
-SERVER = os.environ.get("REDIS_SERVER") or shutil.which("valkey-server") or shutil.which("redis-server")
-PORT = int(os.environ.get("SHARE_PORT", "24600"))
+from rig import Rig, until
+
 GATEWAYS = 4
 KEY, LIMIT = "sk-places-of-four-gateways", 32
 # As many as this must be under way where there are always more that want to, far more than one gateway's part. Places are free
@@ -34,56 +24,9 @@ MOST = LIMIT * 3 // 4
 # Tokens of a request, 20 ms each.
 TOKENS = 100
 
-running = []
-
-
-def start(*command, **more):
-    log = open(os.path.join(folder, f"log{len(running)}"), "w")
-    running.append(subprocess.Popen(command, stdout=log, stderr=log, **more))
-    return running[-1]
-
-
-def redis():
-    return start(SERVER, "--port", str(PORT), "--save", "", "--appendonly", "no")
-
-
-def tell_redis(*words):
-    """Sends one command and returns the first line of the answer."""
-    with socket.create_connection(("127.0.0.1", PORT), 5) as link:
-        link.sendall(f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words))
-        return link.recv(65536).decode(errors="replace")
-
-
-def gateway(at):
-    env = dict(os.environ, PD_PROXY__SHARE__URL=f"redis://127.0.0.1:{PORT}")
-    return start(
-        PROGRAM, "--host", "127.0.0.1", "--port", str(PORT + 50 + at),
-        "--prefiller-hosts", "127.0.0.1", "--prefiller-ports", str(PORT + 10),
-        "--decoder-hosts", "127.0.0.1", "--decoder-ports", str(PORT + 30),
-        "--set", f"auth.keys_file={keys}", "--set", "health.probe_ms=0", "--log-level", "warning", env=env)
-
-
-def metric(at, name):
-    asked = urllib.request.Request(f"http://127.0.0.1:{PORT + 50 + at}/metrics", headers={"x-api-key": KEY})
-    with urllib.request.urlopen(asked, timeout=5) as answer:
-        lines = [line.split() for line in answer.read().decode().splitlines()]
-    return next((float(line[1]) for line in lines if line and line[0] == name), None)
-
-
-def until(what, holds, seconds=60):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if holds():
-                return
-        except OSError:
-            pass
-        time.sleep(0.05)
-    raise SystemExit(f"it never came to this: {what}")
-
 
 def shared(gateways):
-    return all(metric(at, "pd_proxy_share_budgets") == 1 and metric(at, "pd_proxy_share_gateways") == len(gateways)
+    return all(rig.metric(at, "pd_proxy_share_budgets") == 1 and rig.metric(at, "pd_proxy_share_gateways") == len(gateways)
                for at in gateways)
 
 
@@ -100,12 +43,10 @@ class Count:
 
 
 async def request(at, count):
-    body = json.dumps({"model": "sim", "prompt": "a", "max_tokens": TOKENS, "stream": True}).encode()
+    body = {"model": "sim", "prompt": "a", "max_tokens": TOKENS, "stream": True}
     status, began = 0, False
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", PORT + 50 + at)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
-                     + f"x-api-key: {KEY}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        reader, writer = await rig.post(at, "/v1/completions", body)
         status = int((await reader.readline()).split()[1])
         if status == 200:
             began = True
@@ -146,28 +87,10 @@ def judge(tag, count, least=0, most=LIMIT + LIMIT // GATEWAYS):
         raise SystemExit(1)
 
 
-def kill_store():
-    global store
-    store.kill()
-    store.wait()
-    time.sleep(2)
-    store = redis()
-
-
-if SERVER is None:
-    print("no redis-server and no valkey-server")
-    raise SystemExit(77)
-folder = tempfile.mkdtemp()
-try:
-    keys = os.path.join(folder, "keys.toml")
-    with open(keys, "w") as file:
-        digest = hashlib.sha256(KEY.encode()).hexdigest()
-        file.write(f'[[key]]\nname = "team"\nsha256 = "{digest}"\nrequests_inflight = {LIMIT}\nadmin = true\n')
-    store = redis()
-    start(PROGRAM, "sim", "--role", "prefill", "--port", str(PORT + 10), "--prefill-tokens-per-s", "100000")
-    start(PROGRAM, "sim", "--role", "decode", "--port", str(PORT + 30), "--tpot-ms", "20")
-    until("the store answers", lambda: "PONG" in tell_redis("PING"))
-    gateways = {at: gateway(at) for at in range(GATEWAYS)}
+with Rig(24600, KEY) as rig:
+    keys = rig.keys(f"requests_inflight = {LIMIT}")
+    rig.engines(100000, 20)
+    gateways = {at: rig.gateway(at, keys=keys) for at in range(GATEWAYS)}
     every = list(gateways)
     until("the gateways share limits", lambda: shared(gateways))
     # All have looked since the last of them came.
@@ -175,7 +98,7 @@ try:
     judge("a burst of 32 over all", asyncio.run(burst(every, LIMIT)), LIMIT)
     judge("three times the limit on one", asyncio.run(press(every[:1], 10)), MOST)
     judge("three times the limit over all", asyncio.run(press(every, 10)), MOST)
-    timer = threading.Timer(4, kill_store)
+    timer = threading.Timer(4, rig.kill_store)
     timer.start()
     judge("the same, store killed", asyncio.run(press(every, 12)), MOST, GATEWAYS * LIMIT)
     timer.join()
@@ -183,7 +106,3 @@ try:
     gateways.pop(0).kill()
     until("the others count themselves", lambda: shared(gateways))
     judge("one gateway killed, three are left", asyncio.run(press(every[1:], 10)), MOST)
-finally:
-    for it in running:
-        it.kill()
-    shutil.rmtree(folder, ignore_errors=True)

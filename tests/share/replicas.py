@@ -9,87 +9,30 @@ server is killed, stopped for 5 s, flushed and filled while requests come. With 
 server, which is killed, so that its replica takes over. With `cost` short requests are sent, 32 at a time, and what the
 server and the gateways' processors have to do for each is printed, with the share and without. Exits with 1 if a request fails, or if the
 gateways do not find together again; with 77 where there is no server to be had. Nothing is judged by time.
-PD_PROXY names the program; REDIS_SERVER another server than redis-server or valkey-server.
+rig.py has the settings.
 """
 import asyncio
+import functools
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
+import threading
 import time
-import urllib.request
 
-PROGRAM = os.environ.get("PD_PROXY", "target/release/pd-proxy")
-SERVER = os.environ.get("REDIS_SERVER") or shutil.which("valkey-server") or shutil.which("redis-server")
-PORT = int(os.environ.get("SHARE_PORT", "24900"))
+import rig as rigs
+from rig import SERVER, Rig, end
+
 PREFILLERS, DECODERS = 8, 4
 TURNS, CONVERSATIONS = 3, 60
 # Words that each turn adds, nine tokens each; a prefiller computes 20 000 tokens a second.
 TURN_WORDS = 600
 RATE_PER_S = float(os.environ.get("SHARE_RATE", "12"))
-
-running = []
-
-
-def start(*command, **more):
-    log = open(os.path.join(folder, f"log{len(running)}"), "w")
-    running.append(subprocess.Popen(command, stdout=log, stderr=log, **more))
-    return running[-1]
-
-
-def redis(extra=()):
-    return start(SERVER, "--port", str(PORT), "--save", "", "--appendonly", "no", *extra)
-
-
-def tell_redis(*words, port=PORT):
-    """Sends one command and returns the first line of the answer."""
-    import socket
-    with socket.create_connection(("127.0.0.1", port), 5) as link:
-        link.sendall(f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words))
-        return link.recv(65536).decode(errors="replace")
-
-
-def engines():
-    for at in range(PREFILLERS):
-        start(PROGRAM, "sim", "--role", "prefill", "--port", str(PORT + 10 + at), "--prefill-tokens-per-s", "20000")
-    for at in range(DECODERS):
-        start(PROGRAM, "sim", "--role", "decode", "--port", str(PORT + 30 + at), "--tpot-ms", "5")
-
-
-def gateway(at, share):
-    env = dict(os.environ)
-    if share:
-        env["PD_PROXY__SHARE__URL"] = url
-    hosts = lambda count: ["127.0.0.1"] * count
-    return start(
-        PROGRAM, "--host", "127.0.0.1", "--port", str(PORT + 50 + at),
-        "--prefiller-hosts", *hosts(PREFILLERS), "--prefiller-ports", *[str(PORT + 10 + n) for n in range(PREFILLERS)],
-        "--decoder-hosts", *hosts(DECODERS), "--decoder-ports", *[str(PORT + 30 + n) for n in range(DECODERS)],
-        "--set", "health.probe_ms=0", "--log-level", "warning", env=env)
-
-
-def ask(at, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT + 50 + at}{path}", timeout=5) as answer:
-        return answer.read().decode()
-
-
-def until(what, holds, seconds=30):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if holds():
-                return
-        except OSError:
-            pass
-        time.sleep(0.05)
-    raise SystemExit(f"it never came to this: {what}")
+until = functools.partial(rigs.until, seconds=30)
 
 
 def standings(gateways):
-    shown = [json.loads(ask(at, "/status.json"))["share"] for at in range(gateways)]
+    shown = [json.loads(rig.ask(at, "/status.json"))["share"] for at in range(gateways)]
     return sorted(it["standing"] if it else "none" for it in shown)
 
 
@@ -99,11 +42,9 @@ def whole(gateways):
 
 async def request(at, prompt, outcome):
     began = time.monotonic()
-    body = json.dumps({"model": "sim", "prompt": prompt, "max_tokens": 4, "stream": True}).encode()
+    body = {"model": "sim", "prompt": prompt, "max_tokens": 4, "stream": True}
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", PORT + 50 + at)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
-                     + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        reader, writer = await rig.post(at, "/v1/completions", body)
         status = (await reader.readline()).split()[1]
         first = None
         text = b""
@@ -132,7 +73,7 @@ async def load(gateways, seed):
 
 def traffic():
     """Commands, and bytes in and out, since the server was started."""
-    facts = dict(line.split(":") for line in tell_redis("INFO", "stats").split("\r\n") if line.count(":") == 1)
+    facts = dict(line.split(":") for line in rig.tell("INFO", "stats").split("\r\n") if line.count(":") == 1)
     return [int(facts[f"total_{it}"]) for it in ("commands_processed", "net_input_bytes", "net_output_bytes")]
 
 
@@ -153,9 +94,9 @@ async def short_requests(gateways, count):
 
 
 def cost(gateways, share, count):
-    pids = [gateway(at, share) for at in range(gateways)]
+    pids = [rig.gateway(at, share) for at in range(gateways)]
     try:
-        until(f"{gateways} gateways are ready", lambda: all(ask(at, "/healthcheck") for at in range(gateways)))
+        until(f"{gateways} gateways are ready", lambda: all(rig.ask(at, "/healthcheck") for at in range(gateways)))
         if share:
             until("one leads and the others follow", lambda: whole(gateways))
         asyncio.run(short_requests(gateways, count // 10))
@@ -172,10 +113,7 @@ def cost(gateways, share, count):
               f"{rest[3]:.0f} bytes in, {rest[4]:.0f} out a second; each request {1e6 * each[1]:.0f} us of processors, "
               f"{each[2]:.2f} commands, {each[3]:.0f} bytes in, {each[4]:.0f} out", flush=True)
     finally:
-        for it in pids:
-            it.terminate()
-        for it in pids:
-            it.wait()
+        end(pids)
 
 
 def percentile(times, share):
@@ -183,21 +121,20 @@ def percentile(times, share):
 
 
 def run(tag, gateways, share, fault=None):
-    pids = [gateway(at, share) for at in range(gateways)]
+    pids = [rig.gateway(at, share) for at in range(gateways)]
     try:
-        until(f"{gateways} gateways are ready", lambda: all(ask(at, "/healthcheck") for at in range(gateways)))
+        until(f"{gateways} gateways are ready", lambda: all(rig.ask(at, "/healthcheck") for at in range(gateways)))
         if share:
             until("one leads and the others follow", lambda: whole(gateways))
-        before = int(tell_redis("INFO", "stats").split("total_commands_processed:")[1].split()[0]) if share else 0
+        before = int(rig.tell("INFO", "stats").split("total_commands_processed:")[1].split()[0]) if share else 0
         if fault:
-            import threading
             threading.Timer(2, fault).start()
         outcome = asyncio.run(load(gateways, tag))
         failed = [text for first, text in outcome if first is None]
         times = [first for first, _ in outcome if first is not None]
         note = ""
         if share and not fault:
-            after = int(tell_redis("INFO", "stats").split("total_commands_processed:")[1].split()[0])
+            after = int(rig.tell("INFO", "stats").split("total_commands_processed:")[1].split()[0])
             note = f", {(after - before) / len(outcome):.1f} commands per request"
         print(f"{tag:24} {len(times)} answered, {len(failed)} failed, first token p50 {percentile(times, .5):.3f}"
               f" p90 {percentile(times, .9):.3f} p99 {percentile(times, .99):.3f} s{note}", flush=True)
@@ -207,77 +144,55 @@ def run(tag, gateways, share, fault=None):
         if share:
             until("all are together again", lambda: whole(gateways))
     finally:
-        for it in pids:
-            it.terminate()
-        for it in pids:
-            it.wait()
+        end(pids)
 
 
 def sentinel():
     """A replica of the server, and a sentinel that puts it in its place when the server is gone."""
-    start(SERVER, "--port", str(PORT + 1), "--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", str(PORT))
-    file = os.path.join(folder, "sentinel.conf")
+    rig.start(SERVER, "--port", str(rig.port + 1), "--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", str(rig.port))
+    file = os.path.join(rig.folder, "sentinel.conf")
     with open(file, "w") as text:
-        text.write(f"port {PORT + 2}\nsentinel monitor pd 127.0.0.1 {PORT} 1\nsentinel down-after-milliseconds pd 1000\n"
+        text.write(f"port {rig.port + 2}\nsentinel monitor pd 127.0.0.1 {rig.port} 1\nsentinel down-after-milliseconds pd 1000\n"
                    "sentinel failover-timeout pd 3000\n")
-    start(SERVER, file, "--sentinel")
-    until("the sentinel knows the replica", lambda: str(PORT + 1) in tell_redis("SENTINEL", "replicas", "pd", port=PORT + 2))
-    until("the replica follows", lambda: "master_link_status:up" in tell_redis("INFO", "replication", port=PORT + 1))
+    rig.start(SERVER, file, "--sentinel")
+    until("the sentinel knows the replica", lambda: str(rig.port + 1) in rig.tell("SENTINEL", "replicas", "pd", port=rig.port + 2))
+    until("the replica follows", lambda: "master_link_status:up" in rig.tell("INFO", "replication", port=rig.port + 1))
 
 
 def fail_over():
-    store.kill()
-    store.wait()
-    until("the replica has taken over", lambda: "role:master" in tell_redis("INFO", "replication", port=PORT + 1))
+    rig.store.kill()
+    rig.store.wait()
+    until("the replica has taken over", lambda: "role:master" in rig.tell("INFO", "replication", port=rig.port + 1))
 
 
 def fill():
-    tell_redis("CONFIG", "SET", "maxmemory", "1")
+    rig.tell("CONFIG", "SET", "maxmemory", "1")
     time.sleep(5)
-    tell_redis("CONFIG", "SET", "maxmemory", "0")
+    rig.tell("CONFIG", "SET", "maxmemory", "0")
 
 
 def stop():
-    store.send_signal(signal.SIGSTOP)
+    rig.store.send_signal(signal.SIGSTOP)
     time.sleep(5)
-    store.send_signal(signal.SIGCONT)
+    rig.store.send_signal(signal.SIGCONT)
 
 
-def kill():
-    global store
-    store.kill()
-    store.wait()
-    time.sleep(2)
-    store = redis()
-
-
-if SERVER is None:
-    print("no redis-server and no valkey-server")
-    raise SystemExit(77)
-folder = tempfile.mkdtemp()
-url = f"redis://127.0.0.1:{PORT}"
 gateways = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 4
-try:
-    store = redis()
-    engines()
-    until("the store answers", lambda: "PONG" in tell_redis("PING"))
+with Rig(24900) as rig:
+    rig.engines(20000, 5, PREFILLERS, DECODERS)
     if "failover" in sys.argv:
         sentinel()
-        url = f"redis+sentinel://127.0.0.1:{PORT + 2}/pd"
+        rig.url = f"redis+sentinel://127.0.0.1:{rig.port + 2}/pd"
         run("failed over", gateways, True, fail_over)
     elif "cost" in sys.argv:
         for share in (False, True, False, True):
             cost(gateways, share, 20_000)
     elif "faults" in sys.argv:
-        run("killed", gateways, True, kill)
+        run("killed", gateways, True, rig.kill_store)
         run("stopped for 5 s", gateways, True, stop)
-        run("flushed", gateways, True, lambda: tell_redis("FLUSHALL"))
+        run("flushed", gateways, True, lambda: rig.tell("FLUSHALL"))
         run("full for 5 s", gateways, True, fill)
     else:
         run("one gateway", 1, False)
         run(f"{gateways}, nothing shared", gateways, False)
         run(f"{gateways}, shared", gateways, True)
-finally:
-    for it in running:
-        it.kill()
-    shutil.rmtree(folder, ignore_errors=True)

@@ -111,7 +111,7 @@ impl Gate {
     /// as many inside as it may.
     pub async fn enter(&self, caller: &Caller, prompt_tokens: u64) -> Result<Pass, Error> {
         let (inner, terms) = (&self.0, self.terms(caller, prompt_tokens));
-        let place = Some(caller.take_place().ok_or_else(|| inner.refuse_place())?);
+        let place = caller.take_place().ok_or_else(|| inner.refuse_place())?;
         let mut told = None;
         let entered = inner.lock().enter(&terms, || {
             let (tell, hear) = oneshot::channel();
@@ -186,8 +186,8 @@ impl Inner {
 }
 
 impl Pass {
-    fn of(mut self, place: Option<HeldPlace>) -> Pass {
-        self.place = place;
+    fn of(mut self, place: HeldPlace) -> Pass {
+        self.place = Some(place);
         self
     }
 

@@ -6,9 +6,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use pd_proxy::config::{Config, Secret};
+use pd_proxy::sim::Engine;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+
+use super::raw_engine::Front;
+use super::stage::Stage;
 
 /// The store, until dropped.
 pub struct Store {
@@ -42,6 +47,16 @@ impl Store {
 
     pub fn url(&self) -> String {
         format!("redis://{}", self.at)
+    }
+
+    /// A gateway in front of the engines of a stage, which shares through the store.
+    pub async fn front(&self, stage: &Stage, change: impl FnOnce(&mut Config)) -> Front {
+        let at = |engines: &[Engine]| engines.iter().map(Engine::addr).collect::<Vec<_>>();
+        Front::at(&at(&stage.prefillers), &at(&stage.decoders), |config| {
+            config.share.url = Some(Secret::new(self.url()));
+            change(config);
+        })
+        .await
     }
 
     /// Answers no question any more.

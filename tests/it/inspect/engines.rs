@@ -245,7 +245,11 @@ async fn our_tokens_are_compared_and_the_models_files_opened() {
     let path = set("prompt.model_path", dir.path().display());
     for (change, code, words) in [
         (same as fn(&mut [u32]), 0, "our tokens are its own ("),
-        (changed as fn(&mut [u32]), 3, "are the tokenizer's files, the chat template and prompt.template_kwargs"),
+        (
+            changed as fn(&mut [u32]),
+            3,
+            "are the tokenizer's files, the chat template and prompt.template_kwargs",
+        ),
     ] {
         let both = pair(|spec| spec.tokenize = Some(model::tokenizing("qwen3", TODAY, change))).await;
         expect(&check(&named(&both, &["prompt.tokens=local", &path])), code, &[words]);

@@ -1,7 +1,7 @@
 //! Responses that another gateway of the same fleet has seen made.
 
 use http::Method;
-use pd_proxy::config::{Config, Secret};
+use pd_proxy::config::Config;
 use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 use tempfile::TempDir;
@@ -20,16 +20,6 @@ async fn engines() -> Stage {
     let answer = FaultKind::Status(200, Some(answer.into()));
     stage.decoders_fail(&Fault::always(answer).on_path(RESPONSES));
     stage
-}
-
-/// A gateway in front of the engines of a stage, which shares through the store.
-async fn front(stage: &Stage, store: &Store, change: impl FnOnce(&mut Config)) -> Front {
-    let at = |engines: &[Engine]| engines.iter().map(Engine::addr).collect::<Vec<_>>();
-    Front::at(&at(&stage.prefillers), &at(&stage.decoders), |config| {
-        config.share.url = Some(Secret::new(store.url()));
-        change(config);
-    })
-    .await
 }
 
 fn asks_for(dir: &TempDir) -> impl FnOnce(&mut Config) {
@@ -56,14 +46,14 @@ async fn make(at: &Front, store: &Store) {
 #[tokio::test]
 async fn another_gateway_asks_the_engine_of_a_response_and_for_its_owner_alone() {
     let (dir, store, stage) = (keys(&[("a", ""), ("b", "")]), Store::open().await, engines().await);
-    let one = front(&stage, &store, asks_for(&dir)).await;
+    let one = store.front(&stage, asks_for(&dir)).await;
     // The links come up by themselves; what is made before is not told.
     eventually("the store is reached", async || !store.values(":response:1:").is_empty()).await;
     make(&one, &store).await;
     let maker = asked(&stage);
     assert_eq!(maker.len(), 1);
     stage.forget();
-    let other = front(&stage, &store, asks_for(&dir)).await;
+    let other = store.front(&stage, asks_for(&dir)).await;
     let found = async || {
         let raw = send_to(other.at, "a", &Method::GET, &format!("{RESPONSES}/resp_1"), "").await;
         code(&raw).1 != Some("response_not_found")
@@ -91,19 +81,19 @@ async fn another_gateway_asks_the_engine_of_a_response_and_for_its_owner_alone()
 #[tokio::test]
 async fn an_engine_of_another_fleet_is_not_asked_and_a_silent_store_fails_nothing() {
     let (dir, store, stage) = (keys(&[("a", "")]), Store::open().await, engines().await);
-    let one = front(&stage, &store, asks_for(&dir)).await;
+    let one = store.front(&stage, asks_for(&dir)).await;
     eventually("the store is reached", async || !store.values(":response:1:").is_empty()).await;
     make(&one, &store).await;
     stage.forget();
     let elsewhere = engines().await;
-    let other = front(&elsewhere, &store, asks_for(&dir)).await;
+    let other = store.front(&elsewhere, asks_for(&dir)).await;
     let path = format!("{RESPONSES}/resp_1");
     let raw = send_to(other.at, "a", &Method::GET, &path, "").await;
     assert_eq!(code(&raw), (404, Some("response_not_found")));
     assert!(asked(&stage).is_empty() && asked(&elsewhere).is_empty());
     other.end().await;
     // Without keys decoders are asked, whether or not the store answers.
-    let open = front(&elsewhere, &store, |_| {}).await;
+    let open = store.front(&elsewhere, |_| {}).await;
     store.fall_silent();
     let raw = send_to(open.at, "a", &Method::GET, &path, "").await;
     assert_ne!(code(&raw).1, Some("response_not_found"), "{}", raw.text());
