@@ -195,6 +195,10 @@ real-image-blocks *ARGS:
 real-store-keys:
     tests/real/store_keys.sh
 
+# A configuration that `pd-proxy init` writes for vLLM engines with a Mooncake store
+real-init:
+    tests/real/init.sh
+
 # Two fleets of vLLM engines behind one gateway, with adapters that only some have
 real-fleets:
     tests/real/fleets.sh

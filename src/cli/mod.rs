@@ -4,6 +4,7 @@
 
 mod api_key;
 mod generate;
+mod init;
 mod keys;
 mod number;
 mod overlay;
@@ -14,6 +15,7 @@ mod sim;
 
 pub use api_key::{ApiKeyArgs, ApiKeyCommand};
 pub use generate::{GenerateArgs, Generated};
+pub use init::InitArgs;
 pub use keys::{KeysArgs, KeysFormat};
 pub use replay::{ReplayArgs, ReplayLoop, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
@@ -37,6 +39,9 @@ pub enum Command {
         3 the configuration is good, and an engine or the pool is away or not what it says."
     )]
     Check(CheckArgs),
+    /// Ask the engines that the flags name what they are, and write a commented configuration for
+    /// them
+    Init(Box<InitArgs>),
     /// Ask the gateway that runs here under the same configuration whether it serves, and exit with
     /// 0 if it does
     Health(ServeArgs),

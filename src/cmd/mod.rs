@@ -6,6 +6,7 @@ pub mod check;
 #[cfg(feature = "sim")]
 pub mod demo;
 pub mod health;
+pub mod init;
 pub mod keys;
 pub mod keys_report;
 pub mod reference;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::app;
-use crate::cli::{self, CheckArgs, Command, GenerateArgs, KeysArgs, ReplayArgs, ServeArgs};
+use crate::cli::{self, CheckArgs, Command, GenerateArgs, InitArgs, KeysArgs, ReplayArgs, ServeArgs};
 use crate::config::{self, Config, report};
 
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
@@ -36,6 +37,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match cli::parse_from(arguments) {
         Ok(Command::Serve(args)) => serve::run(&args),
         Ok(Command::Check(args)) => run_check(&args),
+        Ok(Command::Init(args)) => run_init(&args),
         Ok(Command::Health(args)) => run_health(&args),
         Ok(Command::Keys(args)) => run_keys(&args),
         Ok(Command::ApiKey(command)) => api_key::run(&command),
@@ -76,6 +78,13 @@ fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     let words = "pd-proxy: engines or the pool are not as the configuration says: see the lines with BAD";
     let differs = || Failure(words.to_owned(), DIFFERS);
     if found.good() { Ok(()) } else { Err(differs()) }
+}
+
+/// Prints the configuration or, where it is written, the line that tells the next command.
+fn run_init(args: &InitArgs) -> Result<(), Failure> {
+    let env = config::process_env();
+    let written = runtime(1).map_err(named)?.block_on(init::run(args, &env)).map_err(named)?;
+    say(if args.dry_run { &written.text } else { &written.summary }).map_err(named)
 }
 
 /// Says nothing when all is well.

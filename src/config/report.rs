@@ -63,7 +63,8 @@ fn value_line(name: &str, value: &Json, rows: &[Row<'_>]) -> String {
     format!("{name:width$} = {}", in_toml(value))
 }
 
-fn in_toml(value: &Json) -> String {
+/// A value as TOML.
+pub(crate) fn in_toml(value: &Json) -> String {
     match value {
         Json::String(text) => toml::Value::from(text.as_str()).to_string(),
         Json::Array(entries) => format!("[{}]", entries.iter().map(in_toml).collect::<Vec<_>>().join(", ")),

@@ -98,6 +98,13 @@ pub(crate) struct Row<'a> {
     pub(crate) value: KeyValue<'a>,
 }
 
+impl Row<'_> {
+    /// True if the value must not be shown.
+    pub(crate) fn is_secret(&self) -> bool {
+        matches!(self.rule, Rule::Secret { .. })
+    }
+}
+
 /// A section of the configuration, which `section!` makes.
 pub(crate) trait Section {
     /// Adds its rows in their order, and after them those of sections in it.

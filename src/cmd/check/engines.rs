@@ -267,7 +267,8 @@ fn cache(facts: &Facts) -> Option<&CacheFacts> {
     facts.cache.as_ref().ok().and_then(Option::as_ref)
 }
 
-fn described(facts: &Facts) -> String {
+/// The engine's release, model, names, blocks and ranks in one line.
+pub(in crate::cmd) fn described(facts: &Facts) -> String {
     let version = facts.version.as_deref();
     let version =
         version.map_or("an engine that does not tell its release".to_owned(), |it| format!("vLLM {it}"));

@@ -18,7 +18,7 @@ use crate::tokenization::Asker;
 use crate::tokenization::exchange::{authorized, exchange, url};
 
 /// Engines that are asked at once for a prompt of one word.
-pub(super) const AT_ONCE: usize = 16;
+pub(in crate::cmd) const AT_ONCE: usize = 16;
 /// A prompt of one word may stand in an engine's line: so many times as long as another question it
 /// may take.
 const PROMPT_TIMES: u32 = 5;
@@ -28,7 +28,7 @@ pub(super) const PATH: &str = "/v1/completions";
 
 /// Outcome of one prefiller's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum HandoffAnswer {
+pub(in crate::cmd) enum HandoffAnswer {
     /// There was a hand-off.
     Over {
         /// The engines compare their releases before KV goes from one to the other.
@@ -41,7 +41,7 @@ pub(super) enum HandoffAnswer {
 }
 
 /// The request of one check.
-pub(super) struct Question<'a> {
+pub(in crate::cmd) struct Question<'a> {
     asker: &'a Asker,
     dialect: Dialect,
     /// Engines of some dialects know each other's requests by it.
@@ -113,7 +113,7 @@ fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
 
 impl<'a> Question<'a> {
     /// The question to an engine that has told this; `None` if the model's name is not known.
-    pub(super) fn new(
+    pub(in crate::cmd) fn new(
         config: &Config,
         asker: &'a Asker,
         dialect: Dialect,
@@ -138,7 +138,11 @@ impl<'a> Question<'a> {
     }
 
     /// Has `prefiller` compute the prompt and `decoder` fetch it.
-    pub(super) async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> HandoffAnswer {
+    pub(in crate::cmd) async fn put(
+        &self,
+        prefiller: &Endpoint,
+        decoder: Option<&Endpoint>,
+    ) -> HandoffAnswer {
         let transfer = Transfer { id: uuid::Uuid::new_v4().as_u128(), ..Transfer::default() };
         let edit = self.dialect.prefill_edit(Api::Completions, &self.body, &transfer);
         let (status, answer) = match self.send(prefiller, &edit).await {

@@ -14,22 +14,22 @@ use crate::util::disk::Disk;
 
 /// One engine in one role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    pub(super) role: Role,
-    pub(super) engine: Endpoint,
+pub(in crate::cmd) struct Member {
+    pub(in crate::cmd) role: Role,
+    pub(in crate::cmd) engine: Endpoint,
     /// True if the engine was named; otherwise it is the default.
-    pub(super) named: bool,
+    pub(in crate::cmd) named: bool,
 }
 
 impl Member {
     /// As in `prefiller 10.0.0.1:8100`.
-    pub(super) fn who(&self) -> String {
+    pub(in crate::cmd) fn who(&self) -> String {
         format!("{} {}", self.role.who(), self.engine)
     }
 }
 
 /// The key that lists engines of this role.
-pub(super) fn key(role: Role) -> &'static str {
+pub(in crate::cmd) fn key(role: Role) -> &'static str {
     match role {
         Role::Prefill => "fleet.prefill",
         Role::Decode => "fleet.decode",
@@ -38,7 +38,7 @@ pub(super) fn key(role: Role) -> &'static str {
 }
 
 /// All engines, each once in each role; what can't be looked up is reported.
-pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
+pub(in crate::cmd) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
     let config = &loaded.config;
     let mut members: Vec<Member> = Vec::new();
     for (role, engines) in [

@@ -5,23 +5,23 @@
 //! pool until it is evicted. What a prefiller hands over is fetched at once.
 
 mod dialect;
-mod engines;
+pub(super) mod engines;
 mod files;
 mod generate;
-mod handoff;
+pub(super) mod handoff;
 pub mod here;
 mod keys;
 mod lmcache;
 mod lookup;
-mod members;
+pub(super) mod members;
 mod memcache;
 mod mooncake;
 mod parity;
 mod releases;
 mod share;
-mod stored;
+pub(super) mod stored;
 mod tokens;
-mod visit;
+pub(super) mod visit;
 mod words;
 
 use std::fmt;
@@ -39,6 +39,7 @@ use crate::pool::PoolError;
 use crate::pool::listing::LIST_BYTES;
 use crate::pool::mooncake::Admin;
 use crate::tls::{self, ClientError};
+use crate::tokenization::Asker;
 
 /// Findings of `pd-proxy check`, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +74,7 @@ struct Keys {
 }
 
 /// Clients and limits that every question needs.
-struct Inquiry<'a> {
+pub(super) struct Inquiry<'a> {
     config: &'a Config,
     client: Client,
     /// The longest that one question may take: `timeout.models_ms`.
@@ -126,9 +127,7 @@ pub async fn run_all(loaded: &Loaded, stores: bool) -> Result<Report, CheckError
 pub async fn run(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
     let config = &loaded.config;
     let tokenizer = tokens::choose(config)?;
-    let limit = Duration::from_millis(config.timeout.models_ms);
-    let client = tls::http().connect_timeout(limit).build().map_err(ClientError::from)?;
-    let inquiry = Inquiry { config, client, limit };
+    let inquiry = Inquiry::new(config)?;
     let mut report = Report::default();
     here::look(config, &mut report);
     share::ask(config, &mut report).await;
@@ -164,8 +163,7 @@ async fn ask_engines(
     report: &mut Report,
 ) -> Result<Vec<Published>, ClientError> {
     let config = &loaded.config;
-    let mut asker = crate::cmd::keys::asker(config)?;
-    asker.time = Duration::from_millis(config.timeout.models_ms);
+    let asker = asker(config)?;
     let members = members::all(loaded, report).await;
     let visits = visit::all(config, &asker, members).await;
     engines::judge(config, &visits, report);
@@ -179,6 +177,12 @@ async fn ask_engines(
         tokens::ask(&tokens::Asking { config, asker: &asker, visits: &visits }, tokenizer, report).await;
     }
     Ok(engines::published(&visits))
+}
+
+/// A client for questions to engines, each of which takes `timeout.models_ms` at most.
+pub(super) fn asker(config: &Config) -> Result<Asker, ClientError> {
+    let asker = crate::cmd::keys::asker(config)?;
+    Ok(Asker { time: Duration::from_millis(config.timeout.models_ms), ..asker })
 }
 
 async fn ask_pool(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
@@ -203,6 +207,11 @@ impl Report {
     /// Adds the lines of another report.
     pub fn append(&mut self, mut other: Report) {
         self.lines.append(&mut other.lines);
+    }
+
+    /// The texts of its lines, in the order in which they were added.
+    pub(super) fn into_texts(self) -> Vec<String> {
+        self.lines.into_iter().map(|line| line.text).collect()
     }
 
     fn say(&mut self, grade: Grade, text: impl Into<String>) {
@@ -235,7 +244,14 @@ impl fmt::Display for Report {
     }
 }
 
-impl Inquiry<'_> {
+impl<'a> Inquiry<'a> {
+    /// For this configuration.
+    pub(super) fn new(config: &'a Config) -> Result<Inquiry<'a>, ClientError> {
+        let limit = Duration::from_millis(config.timeout.models_ms);
+        let client = tls::http().connect_timeout(limit).build()?;
+        Ok(Inquiry { config, client, limit })
+    }
+
     fn addresses(&self) -> Vec<Endpoint> {
         endpoints(&self.config.pool.addresses)
     }

@@ -41,33 +41,33 @@ enum Stored {
 
 /// Asks the prefillers that answered, where a pool can be asked for their blocks by name.
 pub(super) async fn ask(inquiry: &Inquiry<'_>, asker: &Asker, visits: &[Visit], report: &mut Report) {
-    let config = inquiry.config;
-    if config.pool.kind == PoolKind::Off {
-        return;
-    }
-    // What is wrong with the names is told where keys are compared.
-    let Ok(naming) = naming_config::naming(config, &engines::published(visits)) else { return };
+    let Some(means) = Means::new(inquiry, visits) else { return };
+    let visitor = means.visitor(inquiry.config, asker, visits);
     let all: Vec<_> = answered(visits, Role::Prefill).collect();
-    if all.is_empty() {
-        return;
-    }
-    let mut patient = config.clone();
-    patient.pool.deadline_ms = u64::try_from(inquiry.limit.as_millis()).unwrap_or(u64::MAX);
-    let Ok(Some(gate)) = pool::gate(&patient, &inquiry.client) else { return };
-    let decoder = answered(visits, Role::Decode).next().map(|(engine, _)| engine);
-    let visitor = Visitor { config, asker, naming: &naming, gate: &gate, decoder };
     let ends: Vec<(&Endpoint, Stored)> = stream::iter(all)
         .map(|(engine, told)| async move { (engine, visitor.store(engine, told).await) })
         .buffered(AT_ONCE)
         .collect()
         .await;
-    let listed = match pool::listing(config, &inquiry.client) {
+    let listed = match pool::listing(inquiry.config, &inquiry.client) {
         Some(listing) => listing.sample().await.map(|sample| sample.seen),
         None => None,
     };
     for (engine, end) in ends {
         let (grade, text) = judge(&end, listed);
         report.say(grade, format!("prefiller {engine}: {text}"));
+    }
+}
+
+/// Has the first prefiller that answered store a prompt: true if it is found in the pool by our
+/// names, false if the pool has nothing of it or only a part; `None` if that can't be known.
+pub(in crate::cmd) async fn is_found(inquiry: &Inquiry<'_>, asker: &Asker, visits: &[Visit]) -> Option<bool> {
+    let means = Means::new(inquiry, visits)?;
+    let (engine, told) = answered(visits, Role::Prefill).next()?;
+    match means.visitor(inquiry.config, asker, visits).store(engine, told).await {
+        Stored::Found => Some(true),
+        Stored::InPart | Stored::Missing => Some(false),
+        Stored::Unknown(_) => None,
     }
 }
 
@@ -92,6 +92,34 @@ fn judge(end: &Stored, listed: Option<usize>) -> (Grade, String) {
                 .to_owned(),
         ),
         (Stored::Unknown(why), _) => (Grade::Note, format!("whether what it stores is found is not known: {why}")),
+    }
+}
+
+/// Names of blocks, and the way to the pool.
+struct Means {
+    naming: BlockNaming,
+    gate: Gate,
+}
+
+impl Means {
+    /// `None` where there is no pool, no prefiller that answered, or no names: what is wrong with
+    /// those is told where keys are compared.
+    fn new(inquiry: &Inquiry<'_>, visits: &[Visit]) -> Option<Means> {
+        let config = inquiry.config;
+        if config.pool.kind == PoolKind::Off {
+            return None;
+        }
+        let naming = naming_config::naming(config, &engines::published(visits)).ok()?;
+        answered(visits, Role::Prefill).next()?;
+        let mut patient = config.clone();
+        patient.pool.deadline_ms = u64::try_from(inquiry.limit.as_millis()).unwrap_or(u64::MAX);
+        let gate = pool::gate(&patient, &inquiry.client).ok().flatten()?;
+        Some(Means { naming, gate })
+    }
+
+    fn visitor<'a>(&'a self, config: &'a Config, asker: &'a Asker, visits: &'a [Visit]) -> Visitor<'a> {
+        let decoder = answered(visits, Role::Decode).next().map(|(engine, _)| engine);
+        Visitor { config, asker, naming: &self.naming, gate: &self.gate, decoder }
     }
 }
 

@@ -20,34 +20,34 @@ const AT_ONCE: usize = 128;
 
 /// Outcome of asking one engine.
 #[derive(Debug)]
-pub(super) struct Visit {
-    pub(super) member: Member,
+pub(in crate::cmd) struct Visit {
+    pub(in crate::cmd) member: Member,
     /// Its facts, or the reason for which it could not be asked.
-    pub(super) told: Result<EngineReport, String>,
+    pub(in crate::cmd) told: Result<EngineReport, String>,
     /// Until the answer to the probe, or until it was given up.
-    pub(super) took: Duration,
+    pub(in crate::cmd) took: Duration,
 }
 
 /// Facts of one engine.
 #[derive(Debug)]
-pub(super) struct EngineReport {
+pub(in crate::cmd) struct EngineReport {
     /// Status of its answer to `health.probe_path`.
-    pub(super) health: StatusCode,
+    pub(in crate::cmd) health: StatusCode,
     /// By how much its clock is ahead of ours, in seconds; None = it sends no date.
-    pub(super) ahead_s: Option<i64>,
-    pub(super) facts: Facts,
+    pub(in crate::cmd) ahead_s: Option<i64>,
+    pub(in crate::cmd) facts: Facts,
     /// Prefillers alone are asked what they speak.
-    pub(super) signs: Option<Signs>,
+    pub(in crate::cmd) signs: Option<Signs>,
 }
 
 /// Asks all members, each question for `asker.time` at most; answers in the order of the members.
-pub(super) async fn all(config: &Config, asker: &Asker, members: Vec<Member>) -> Vec<Visit> {
+pub(in crate::cmd) async fn all(config: &Config, asker: &Asker, members: Vec<Member>) -> Vec<Visit> {
     let visits = members.into_iter().map(|member| one(config, asker, member));
     stream::iter(visits).buffered(AT_ONCE).collect().await
 }
 
 /// The engines of `role` that answered, each with its facts.
-pub(super) fn answered(
+pub(in crate::cmd) fn answered(
     visits: &[Visit],
     role: Role,
 ) -> impl Iterator<Item = (&Endpoint, &EngineReport)> + Clone {

@@ -2,6 +2,7 @@
 //! or are something else.
 
 mod engines;
+mod init;
 mod mooncake;
 mod others;
 mod stored;

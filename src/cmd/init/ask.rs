@@ -1,0 +1,156 @@
+//! Questions to the engines and the pool, and what they found.
+
+use std::path::PathBuf;
+
+use futures_util::{StreamExt, stream};
+use http::StatusCode;
+
+use super::described::{self, Description};
+use super::draft::{Findings, FoundEngine, GivenKey, SeedTrial};
+use crate::cmd::check::handoff::{AT_ONCE, HandoffAnswer, Question};
+use crate::cmd::check::visit::{self, EngineReport, Visit};
+use crate::cmd::check::{self, CheckError, Inquiry, Report, engines, members, stored};
+use crate::config::{Config, HashScheme, Loaded, Origin, PoolKind, report};
+use crate::dialect::Dialect;
+use crate::endpoint::Endpoint;
+use crate::fleet::Role;
+use crate::tokenization::Asker;
+use crate::tokenization::exchange::{authorized, exchange, url};
+
+/// Largest description of an engine that is read, bytes: it contains the environment's packages.
+const DESCRIPTION_BYTES: usize = 1 << 20;
+/// Values of PYTHONHASHSEED that are tried; `None` = unset.
+const SEEDS: [Option<&str>; 2] = [None, Some("0")];
+/// A file of every directory of a model.
+const MODEL_FILE: &str = "config.json";
+
+/// Outcome of asking everybody.
+pub(super) struct Asked {
+    pub(super) findings: Findings,
+    /// A line for each engine, with what it said or why it could not be asked.
+    pub(super) lines: Vec<String>,
+    visits: Vec<Visit>,
+}
+
+/// Asks all engines of the configuration.
+pub(super) async fn all(loaded: &Loaded) -> Result<Asked, CheckError> {
+    let config = &loaded.config;
+    let asker = check::asker(config)?;
+    let mut report = Report::default();
+    let members = members::all(loaded, &mut report).await;
+    let visits = visit::all(config, &asker, members).await;
+    let mut lines = report.into_texts();
+    lines.extend(visits.iter().map(told));
+    let questions: Vec<_> =
+        visits.iter().filter_map(|visit| Some((visit, visit.told.as_ref().ok()?))).collect();
+    let engines = stream::iter(questions)
+        .map(|(visit, told)| found(config, &asker, &visits, visit, told))
+        .buffered(AT_ONCE)
+        .collect::<Vec<FoundEngine>>()
+        .await;
+    let findings = Findings {
+        model_dir: model_dir(&engines),
+        engines,
+        given: given(loaded),
+        has_pool: config.pool.kind != PoolKind::Off,
+        seed: SeedTrial::NotMade,
+    };
+    Ok(Asked { findings, lines, visits })
+}
+
+impl Asked {
+    /// Has a prefiller store a prompt for each seed, where a pool is given and no seed.
+    pub(super) async fn try_seeds(&self, known: &Loaded) -> Result<SeedTrial, CheckError> {
+        let config = &known.config;
+        let is_vllm = matches!(config.hash.scheme, HashScheme::Auto | HashScheme::Vllm);
+        let is_given = *known.origins.of("hash.seed") != Origin::Default;
+        if config.pool.kind == PoolKind::Off || is_given || !is_vllm {
+            return Ok(SeedTrial::NotMade);
+        }
+        let asker = check::asker(config)?;
+        let mut tried = config.clone();
+        for seed in SEEDS {
+            tried.hash.seed = seed.map(str::to_owned);
+            let inquiry = Inquiry::new(&tried).map_err(CheckError::from)?;
+            match stored::is_found(&inquiry, &asker, &self.visits).await {
+                Some(true) => return Ok(SeedTrial::Found(seed)),
+                Some(false) => {}
+                None => return Ok(SeedTrial::NotMade),
+            }
+        }
+        Ok(SeedTrial::NoneFits)
+    }
+}
+
+fn told(visit: &Visit) -> String {
+    let who = visit.member.who();
+    match &visit.told {
+        Ok(told) => format!("{who}: {}", engines::described(&told.facts)),
+        Err(why) => format!("{who} could not be asked, and is taken to be as the others: {why}"),
+    }
+}
+
+/// Asks one engine for its description, and a prefiller for a hand-off.
+async fn found(
+    config: &Config,
+    asker: &Asker,
+    visits: &[Visit],
+    visit: &Visit,
+    told: &EngineReport,
+) -> FoundEngine {
+    let engine = &visit.member.engine;
+    let dialect = told.signs.as_ref().and_then(|signs| signs.verdict()).map(|it| it.dialect);
+    let hands_over = async {
+        let dialect = dialect.filter(|dialect| dialect.hands_over())?;
+        let question = Question::new(config, asker, dialect, told)?;
+        let decoder = visit::answered(visits, Role::Decode).next().map(|(engine, _)| engine);
+        match question.put(engine, decoder).await {
+            HandoffAnswer::Over { .. } => Some(true),
+            HandoffAnswer::Nothing => Some(false),
+            HandoffAnswer::Unknown(_) => None,
+        }
+    };
+    let (hands_over, description) = tokio::join!(hands_over, describe(asker, engine));
+    FoundEngine {
+        role: visit.member.role,
+        facts: told.facts.clone(),
+        dialect: dialect.map(Dialect::name),
+        hands_over,
+        description,
+    }
+}
+
+/// Most engines do not describe themselves.
+async fn describe(asker: &Asker, engine: &Endpoint) -> Option<Description> {
+    let call = authorized(asker.client.get(url(engine, described::PATH)), asker.authorization.as_ref());
+    let (status, body) = exchange(call, asker.time, DESCRIPTION_BYTES).await.ok()?;
+    if status == StatusCode::OK { described::read(&body) } else { None }
+}
+
+/// The directory that an engine loaded its model from, if a model is there on this machine, too.
+fn model_dir(engines: &[FoundEngine]) -> Option<PathBuf> {
+    let models = engines.iter().flat_map(|engine| &engine.facts.models);
+    let roots = models.filter(|model| model.parent.is_none()).filter_map(|model| model.root.as_deref());
+    let mut roots = roots.map(PathBuf::from).filter(|root| root.is_absolute());
+    roots.find(|root| root.join(MODEL_FILE).is_file())
+}
+
+/// Keys that were set, but for secrets: those stay where they are.
+fn given(loaded: &Loaded) -> Vec<GivenKey> {
+    let rows = loaded.config.rows();
+    let set = rows.iter().filter_map(|row| {
+        let value = row.value.json();
+        let is_engines = [Role::Prefill, Role::Decode].map(members::key).contains(&row.name);
+        let origin = match loaded.origins.of(row.name) {
+            Origin::Default if is_engines => "default".to_owned(),
+            Origin::Default => return None,
+            origin => origin.to_string(),
+        };
+        (!row.is_secret() && !value.is_null()).then(|| GivenKey {
+            key: row.name,
+            value: report::in_toml(&value),
+            origin,
+        })
+    });
+    set.collect()
+}

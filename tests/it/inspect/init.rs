@@ -1,0 +1,123 @@
+//! `pd-proxy init` before engines that answer, differ, are away, or store in a pool.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pd_proxy::cmd::demo::Embedded;
+use pd_proxy::sim::{Connector, EngineSpec, Pool};
+
+use super::expect;
+use crate::command::{pair, run};
+use crate::common::stage::fast;
+
+/// Exit code, and what was printed, of the program with these arguments.
+async fn said(line: Vec<String>) -> (i32, String) {
+    said_with(line, &[]).await
+}
+
+/// The same, with variables of the environment.
+async fn said_with(line: Vec<String>, env: &'static [(&str, &str)]) -> (i32, String) {
+    let ended = tokio::task::spawn_blocking(move || {
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        run(&line, env)
+    });
+    let (code, out, err) = ended.await.unwrap();
+    (code, format!("{out}{err}"))
+}
+
+fn words(line: &[&str]) -> Vec<String> {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Output of `init` for a pair of engines, the file that it wrote, and the findings of `check` with
+/// that file.
+struct Outcome {
+    init: (i32, String),
+    file: String,
+    check: (i32, String),
+}
+
+async fn written(spec: EngineSpec, more: &[&str], path: &Path) -> Outcome {
+    let (prefill, decode) = pair(spec).await;
+    let (p, d) = (prefill.addr().to_string(), decode.addr().to_string());
+    let path_text = path.to_str().unwrap();
+    let mut line = words(&["init", "--output", path_text, "--prefill", &p, "--decode", &d]);
+    line.extend(words(more));
+    let init = said(line).await;
+    let file = std::fs::read_to_string(path).unwrap();
+    let check = said(words(&["check", "--config", path_text])).await;
+    prefill.stop().await;
+    decode.stop().await;
+    Outcome { init, file, check }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configuration_of_engines_that_hand_over_is_written_and_passes_the_check() {
+    let dir = tempfile::tempdir().unwrap();
+    for (connector, dialect) in [(Connector::Handoff, "kv_transfer"), (Connector::Sglang, "sglang")] {
+        let path = dir.path().join(format!("{dialect}.toml"));
+        let outcome = written(EngineSpec { connector, ..fast() }, &[], &path).await;
+        expect(&outcome.init, 0, &["Next: pd-proxy check --config"]);
+        assert!(outcome.file.contains(&format!("# name = \"{dialect}\"")), "{}", outcome.file);
+        assert!(outcome.file.contains("# QUESTION: "), "{}", outcome.file);
+        expect(&outcome.check, 0, &["the configuration is valid"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seed_is_found_by_what_a_prefiller_stores_in_the_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let embedded = Embedded::start(&EngineSpec::default()).await.unwrap();
+    let (master, admin) = (embedded.addr(), embedded.admin_addr());
+    let url = format!("mooncake://{master}?admin={}", admin.port());
+    let pool = Arc::new(Pool::new(4096).mirrored(embedded));
+    let path = dir.path().join("pool.toml");
+    let spec = EngineSpec { pool: Some(pool), ..fast() };
+    let outcome = written(spec, &["--pool", &url], &path).await;
+    expect(&outcome.init, 0, &["Next: "]);
+    assert!(outcome.file.contains("\nseed = \"0\"\n"), "{}", outcome.file);
+    assert!(outcome.file.contains(&format!("addresses = [\"{master}\"]")), "{}", outcome.file);
+    expect(&outcome.check, 0, &["what it stores is found in the pool by our names"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_that_exists_is_left_as_it_is_and_a_dry_run_writes_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.toml");
+    std::fs::write(&path, "[server]\nport = 1\n").unwrap();
+    let there = said(words(&["init", "--output", path.to_str().unwrap()])).await;
+    expect(&there, 1, &["it exists, and is left as it is"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "[server]\nport = 1\n");
+
+    let (prefill, decode) = pair(fast()).await;
+    let (p, d) = (prefill.addr().to_string(), decode.addr().to_string());
+    let path = dir.path().join("none.toml");
+    let line = ["init", "--dry-run", "--output", path.to_str().unwrap(), "--prefill", &p, "--decode", &d];
+    let dry = said(words(&line)).await;
+    expect(&dry, 0, &["[fleet]", &format!("prefill = [\"{p}\"]"), "served as sim"]);
+    assert!(dry.1.parse::<toml::Table>().is_ok() && !path.exists(), "{}", dry.1);
+    prefill.stop().await;
+    // One engine is enough.
+    let half = said(words(&line)).await;
+    expect(&half, 0, &["could not be asked", &format!("prefill = [\"{p}\"]")]);
+    decode.stop().await;
+    let nobody = said(words(&line)).await;
+    expect(&nobody, 1, &["no engine answered, so nothing is written", &p, &d]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_stay_out_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret.toml");
+    let spec = EngineSpec { api_key: Some("sk-engine".to_owned()), ..fast() };
+    let (prefill, decode) = pair(spec).await;
+    let (p, d) = (prefill.addr().to_string(), decode.addr().to_string());
+    let line = ["init", "--output", path.to_str().unwrap(), "--prefill", &p, "--decode", &d];
+    let init = said_with(words(&line), &[("PD_PROXY__ENGINE__API_KEY", "sk-engine")]).await;
+    expect(&init, 0, &["Next: "]);
+    let file = std::fs::read_to_string(&path).unwrap();
+    // The key was used: the engines told what they tell to those who have it.
+    assert!(!file.contains("sk-engine") && file.contains("# model = \"sim\""), "{file}");
+    prefill.stop().await;
+    decode.stop().await;
+}
