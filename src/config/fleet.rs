@@ -39,7 +39,7 @@ section! {
         /// Longest time that one probe may take, ms.
         probe_timeout_ms: u64 = 5_000, AtOnce, ms(1);
         /// Time for which requests wait when a role has just lost its last engine, as in a rollout,
-        /// ms; 0 = they are refused at once.
+        /// or has had none since the start, ms; 0 = they are refused at once.
         empty_wait_ms: u64 = 1_000, AtOnce, ms(0);
     }
 }

@@ -20,6 +20,9 @@ const LOOK_PAUSE_MAX_MS: u64 = 100;
 /// A trial that has not ended after this time, in ms, is not waited for: another one may begin.
 const TRIAL_MS: u64 = 10_000;
 
+/// The begin of a fleet's clock, in ms: 0 stands for a role that has a member.
+const BEGIN_MS: u64 = 1;
+
 /// State of a role for a request that would need a member of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleOutlook {
@@ -46,8 +49,8 @@ pub struct Vacancy {
     accepting: AtomicUsize,
     /// All accepting members are busy; requests stand in line until one has room.
     crowded: AtomicBool,
-    /// Time at which the last serving member left, in ms of the fleet's clock; 0 = one serves, or
-    /// none ever did.
+    /// Time at which the last serving member left, in ms of the fleet's clock, or at which the
+    /// fleet began without one; 0 = one serves.
     emptied_ms: AtomicU64,
     /// Told of every change of the counts.
     changed: Notify,
@@ -113,7 +116,7 @@ impl Vacancy {
             serving: AtomicUsize::new(0),
             accepting: AtomicUsize::new(0),
             crowded: AtomicBool::new(false),
-            emptied_ms: AtomicU64::new(0),
+            emptied_ms: AtomicU64::new(BEGIN_MS),
             changed: Notify::new(),
             line: Arc::new(Semaphore::new(1)),
             waiting: AtomicUsize::new(0),
@@ -142,8 +145,8 @@ impl Vacancy {
         if self.members.load(Ordering::Relaxed) > 0 { RoleOutlook::Leaving } else { RoleOutlook::Empty }
     }
 
-    /// For how many ms the role has been without a serving member; `None` if one serves, or none
-    /// ever did.
+    /// For how many ms the role has been without a serving member, from the begin of the fleet on;
+    /// `None` if one serves.
     pub fn empty_ms(&self, now_ms: u64) -> Option<u64> {
         let emptied_ms = self.emptied_ms.load(Ordering::Relaxed);
         (emptied_ms > 0).then(|| now_ms.saturating_sub(emptied_ms))
@@ -179,7 +182,7 @@ impl Vacancy {
         if counts.serving > 0 {
             self.emptied_ms.store(0, Ordering::Relaxed);
         } else if served > 0 {
-            self.emptied_ms.store(now_ms.max(1), Ordering::Relaxed);
+            self.emptied_ms.store(now_ms.max(BEGIN_MS), Ordering::Relaxed);
         }
         if counts.accepting > 0 {
             // The next outage is looked into at once.
@@ -307,7 +310,7 @@ mod tests {
     #[test]
     fn role_remembers_since_when_it_is_empty() {
         let vacancy = Vacancy::new(500);
-        assert_eq!(vacancy.empty_ms(5), None, "nobody ever served");
+        assert_eq!(vacancy.empty_ms(5), Some(4), "since the fleet began");
         vacancy.set(counts(1, 1, 0), 10);
         assert_eq!(vacancy.empty_ms(20), None);
         vacancy.set(counts(1, 0, 0), 30);

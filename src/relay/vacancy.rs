@@ -6,7 +6,7 @@
 //! | one takes requests | goes on; the check is a look at two numbers |
 //! | all are busy | stands in line, where it costs nothing, for at most `limit.queue_ms`; so does one that all of them have refused for that |
 //! | each one's breaker is open | is refused, but for one at a time, which finds out if a decoder is back |
-//! | the last one left just now | waits for at most `fleet.empty_wait_ms` for another one |
+//! | the last one left just now, or the first one is still to come | waits for at most `fleet.empty_wait_ms` for another one |
 //! | there is none | is refused |
 //!
 //! The same holds for prefillers before an item is encoded.
@@ -257,7 +257,8 @@ impl Relay {
         }
     }
 
-    /// Waits for a member of a role that has just lost its last one; false if none came in time.
+    /// Waits for a member of a role that has just lost its last one, or that has had none since the
+    /// gateway began a moment ago; false if none came in time.
     pub(super) async fn members_come(&self, role: Role) -> bool {
         let (vacancy, patience) = (self.fleet.vacancy(role), self.settings.now().empty_wait);
         loop {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, FaultKind};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, FaultKind, Role};
 use serde_json::json;
 
 use crate::common::client::{self, Raw};
@@ -186,6 +186,25 @@ async fn request_waits_for_a_decoder_in_the_place_of_the_last_one() {
         assert_eq!((answer.status, added), (200, 200), "{role}: {}", answer.text());
     }
     stage.end().await;
+}
+
+#[tokio::test]
+async fn request_waits_for_the_first_decoder_of_a_gateway_that_has_just_begun() {
+    let mut script = Script { decoders: 0, ..script(EVERY[0]) };
+    script.config.fleet.empty_wait_ms = 10_000;
+    let stage = Stage::set(script).await;
+    let spec = EngineSpec { role: Role::Decode, ..fast() };
+    let first = Engine::start(spec, (std::net::Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+    let change = json!({"type": "decode", "instances": first.addr().to_string()}).to_string();
+    let request = body(1);
+    let came = async {
+        pace(Duration::from_millis(100)).await;
+        stage.post("/instances/add", &change).await.status
+    };
+    let (answer, added) = tokio::join!(stage.post(PATH, &request), came);
+    assert_eq!((answer.status, added), (200, 200), "{}", answer.text());
+    stage.end().await;
+    first.stop().await;
 }
 
 #[tokio::test]
