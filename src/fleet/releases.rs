@@ -90,7 +90,12 @@ impl Fleet {
     /// True while engines compare releases and no prefiller that serves has a decoder of its
     /// release. False for one request at a time while a prefiller that would have one comes back.
     pub fn has_no_equal_pair(&self) -> bool {
-        self.releases.unpaired.load(Ordering::Relaxed) && !self.is_trial_due()
+        self.is_unpaired() && !self.is_trial_due()
+    }
+
+    /// The same, whether or not a prefiller is due for a trial.
+    pub fn is_unpaired(&self) -> bool {
+        self.releases.unpaired.load(Ordering::Relaxed)
     }
 
     /// True if these two can exchange KV, as far as their releases tell.

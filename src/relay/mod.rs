@@ -309,6 +309,7 @@ impl Relay {
         }
         let _awaits = self.fleet.pending_decodes().one();
         let mut cut = false;
+        let mut vacant: Option<&'static str> = None;
         let mut before: Option<Failure> = None;
         loop {
             ledger.tries_anew();
@@ -317,7 +318,7 @@ impl Relay {
             if self.fleet.members(Role::Decode).is_empty() {
                 return Err(nobody(Role::Decode));
             }
-            let alone = if cut { Some(forced_tool_calls::NAME) } else { self.bypass(ask) };
+            let alone = if cut { Some(forced_tool_calls::NAME) } else { vacant.or_else(|| self.bypass(ask)) };
             if alone.is_none() && self.speech.now().dialect.calls_back() {
                 return Box::pin(self.decoder_first(ask, decode, ledger)).await;
             }
@@ -327,8 +328,12 @@ impl Relay {
                     Prefilled::default()
                 }
                 None => match self.prefill_in_time(ask, &mut decode, ledger).await {
-                    // The last prefiller left while it was waited for.
-                    Err(error) if error.kind() == Kind::NoPrefiller && self.bypass(ask).is_some() => continue,
+                    // The last prefiller left while it was waited for, or another request tries it.
+                    Err(error) if error.kind() == Kind::NoPrefiller => {
+                        vacant = self.bypass_when_vacant(ask);
+                        vacant.ok_or(error)?;
+                        continue;
+                    }
                     // No decoder could take a fresh hand-off: how the last one failed says more.
                     Err(error) if error.kind() == Kind::NoDecoder => {
                         return Err(before.map_or(error, |failure| failure.into_error(Role::Decode)));
@@ -401,6 +406,13 @@ impl Relay {
         let must = self.must_bypass(ask).map(Bypass::name);
         let must = must.or_else(|| self.fails_forced(ask).then_some(forced_tool_calls::NAME));
         must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(bypass::Reason::name))
+    }
+
+    /// The same where no prefiller was found: one that comes back, and is tried by another request,
+    /// is not waited for.
+    fn bypass_when_vacant(&self, ask: &Ask) -> Option<&'static str> {
+        let is_unpaired = self.speech.now().dialect.decodes_alone() && self.fleet.is_unpaired();
+        is_unpaired.then(|| bypass::Reason::OtherRelease.name()).or_else(|| self.bypass(ask))
     }
 
     /// Waits until the place that is best for the request is about to be free.
