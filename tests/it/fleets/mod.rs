@@ -8,6 +8,7 @@ mod hung;
 mod models;
 mod names;
 mod operators;
+mod routes;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use pd_proxy::app::App;
 use pd_proxy::cli::{Command, parse_from};
 use pd_proxy::config::{Config, Env};
 use pd_proxy::control::reload::{Content, Source};
-use pd_proxy::sim::{Connector, Engine, EngineSpec, Pool, Role};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, ObservedRequest, Pool, Role};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -90,7 +91,8 @@ impl Side {
     /// Requests on generating routes that its engines got.
     fn generated(&self) -> usize {
         let seen = [self.prefiller.seen(), self.decoder.seen()].concat();
-        seen.iter().filter(|seen| seen.path == CHAT || seen.path.ends_with("/completions")).count()
+        let generates = |path: &str| path == CHAT || path.ends_with("/completions");
+        seen.iter().filter(|seen| generates(&seen.path) && !is_gateways(seen)).count()
     }
 }
 
@@ -113,13 +115,7 @@ impl Fleets {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("gateway.toml");
         let place = place::own();
-        let head = format!(
-            "[server]\nhost = \"{}\"\nport = {}\ndrain_ms = 500\n[dialect]\ncallback_url = \"http://{place}\"\n\
-             [timeout]\nconnect_ms = 1000\n[retry]\nbudget_floor_per_s = 1000\n{}\n",
-            place.ip(),
-            place.port(),
-            settings.top
-        );
+        let head = head(place) + &format!("[dialect]\ncallback_url = \"http://{place}\"\n{}\n", settings.top);
         let more = |at: usize| settings.fleet.get(at).copied().unwrap_or_default();
         let fleets = sides.iter().enumerate().map(|(at, side)| side.toml(dialects[at].0, more(at)));
         std::fs::write(&file, fleets.fold(head, |text, fleet| text + &fleet)).unwrap();
@@ -155,6 +151,21 @@ impl Fleets {
 
 fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 4})
+}
+
+/// True for the chat by which the gateway finds out whether engines take token ids.
+fn is_gateways(seen: &ObservedRequest) -> bool {
+    String::from_utf8_lossy(&seen.body).contains("The quick brown fox jumps")
+}
+
+/// Sections that every gateway here has.
+fn head(at: SocketAddr) -> String {
+    format!(
+        "[server]\nhost = \"{}\"\nport = {}\ndrain_ms = 500\n[timeout]\nconnect_ms = 1000\n\
+         [retry]\nbudget_floor_per_s = 1000\n",
+        at.ip(),
+        at.port()
+    )
 }
 
 /// A gateway in this process that follows its file.
