@@ -88,9 +88,11 @@ pub struct Error {
     kind: Kind,
     public: Cow<'static, str>,
     param: Option<&'static str>,
-    detail: String,
+    detail: Box<str>,
     retry_after: Option<Duration>,
     lasting: bool,
+    is_limit: bool,
+    route: Option<Box<str>>,
 }
 
 impl Kind {
@@ -188,16 +190,18 @@ impl Error {
             kind,
             public: public.into(),
             param: None,
-            detail: String::new(),
+            detail: Box::default(),
             retry_after: None,
             lasting: false,
+            is_limit: false,
+            route: None,
         }
     }
 
     /// Adds what only the log may say: instance names, causes.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Error {
-        self.detail = detail.into();
+        self.detail = detail.into().into_boxed_str();
         self
     }
 
@@ -232,6 +236,44 @@ impl Error {
     pub fn retry_after_s(&self) -> u64 {
         let wait = self.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         wait.as_millis().div_ceil(1_000).max(1).try_into().unwrap_or(u64::MAX)
+    }
+
+    /// Notes that all who were asked refused for a limit of requests, and not for want of room.
+    #[must_use]
+    pub fn limit(mut self) -> Error {
+        self.is_limit = true;
+        self
+    }
+
+    /// True if all who were asked refused for a limit of requests.
+    pub fn is_limit(&self) -> bool {
+        self.is_limit
+    }
+
+    /// Notes the fleets that were asked, as a client is told of them.
+    #[must_use]
+    pub fn routed(mut self, route: &str) -> Error {
+        self.route = Some(route.into());
+        self
+    }
+
+    /// The fleets that were asked, of a model with a rule for them.
+    pub fn route(&self) -> Option<&str> {
+        self.route.as_deref()
+    }
+
+    /// The error of a request that failed with this one, and then with another one of somebody
+    /// else. Want of room passes, and goes before what may not; of two such the sooner end counts.
+    #[must_use]
+    pub fn or(self, other: &Error) -> Error {
+        if other.kind != Kind::Overloaded {
+            return self;
+        }
+        if self.kind != Kind::Overloaded {
+            return other.clone();
+        }
+        let wait_s = self.retry_after_s().min(other.retry_after_s());
+        Error { is_limit: self.is_limit && other.is_limit, ..self }.retry_after(Duration::from_secs(wait_s))
     }
 
     /// Kind of the error.

@@ -48,7 +48,8 @@ section! {
         /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only
         /// where keys are asked for.
         queue_key_percent: usize = 50, AfterRestart, percent();
-        /// The status of what is refused for want of room: 503 or 429.
+        /// The status of what is refused for want of room: 503 or 429. What all engines refuse with
+        /// 429 is refused so.
         overload_status: u16 = 503, AtOnce, within(429, 503);
         /// Requests at or on their way to prefillers; 0 = no limit of its own.
         prefill_inflight: usize = 0, AfterRestart, count(0);

@@ -51,6 +51,7 @@ use crate::route::{
 pub use blame::FailedHandoff;
 pub use chat_ids::AskedProcess;
 pub use engine_protocol::{EngineProtocol, LiveProtocol};
+pub use health::capacity::BusyAnswer;
 pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
 use instance::MemberParts;

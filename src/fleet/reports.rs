@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::fleet::health::capacity::BusyAnswer;
 use crate::fleet::health::{Cause, Change, EngineState, State, StateCounts};
 use crate::fleet::scheduler_handle::Recovery;
 use crate::fleet::{Fleet, Instance, Role};
@@ -17,8 +18,8 @@ const MOST_EJECTED_PERCENT: usize = 50;
 pub enum Outcome {
     /// It answered, be it with a refusal of the client's request.
     Served,
-    /// It answered that it has too much to do, and for how long it wants to be spared.
-    Busy(Option<Duration>),
+    /// It answered that it has too much to do.
+    Busy(BusyAnswer),
     /// It refused the request, perhaps for a reason of its own: others are preferred until that is
     /// known.
     Refused,
@@ -66,9 +67,10 @@ impl Fleet {
                 health.capacity().took(now_ms, instance.load().requests());
                 health.succeeded(now_ms)
             }
-            Outcome::Busy(spare) => {
-                health.busy(now_ms, spare);
+            Outcome::Busy(answer) => {
+                health.busy(now_ms, answer.spare);
                 self.refused(instance, now_ms);
+                health.capacity().answered(now_ms, answer);
                 match health.busy_without_end(now_ms) {
                     Some(since_ms) if self.peers_serve_since(instance, since_ms) => {
                         health.contradicted(now_ms, true)

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
 use crate::fleet::vacancy::{Bound, Counts};
-use crate::fleet::{Fleet, Instance, InstanceId, Role, RoleOutlook, Vacancy};
+use crate::fleet::{BusyAnswer, Fleet, Instance, InstanceId, Role, RoleOutlook, Vacancy};
 use crate::route::Standing;
 use smallvec::SmallVec;
 
@@ -82,11 +82,24 @@ impl Fleet {
         }
     }
 
+    /// Name for lines of the log, where there are several fleets.
+    pub fn log_name(&self) -> Option<&str> {
+        self.settings.label.name()
+    }
+
+    /// Answer of the members of `role` that are busy, as one; `None` where none is.
+    pub fn busy_answer(&self, role: Role) -> Option<BusyAnswer> {
+        let (now_ms, members) = (self.now_ms(), self.members(role));
+        let serving = members.iter().filter(|it| !it.draining());
+        serving.filter_map(|it| it.health().capacity().busy_answer(now_ms)).reduce(BusyAnswer::or)
+    }
+
     /// Notes that no member of `role` has room: requests stand in line from now on.
     pub fn crowd(&self, role: Role) {
         if self.role_members(role).vacancy.crowd(true) {
-            let role = role.name();
+            let (fleet, role) = (self.log_name(), role.name());
             tracing::warn!(
+                fleet,
                 role,
                 "role {role} is full: every engine is busy, and requests wait before their prefill"
             );
@@ -185,7 +198,7 @@ mod tests {
         let mut running: Vec<Reservation> = (0..3).map(|_| reservation(&fleet)).collect();
         {
             let refused = reservation(&fleet);
-            fleet.report(refused.instance(), Outcome::Busy(None));
+            fleet.report(refused.instance(), Outcome::Busy(BusyAnswer::default()));
         }
         assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Crowded);
         assert!(fleet.leave_line(Role::Decode).is_none(), "it takes three, and has them");
@@ -209,9 +222,9 @@ mod tests {
     async fn one_member_with_room_is_enough() {
         let fleet = fleet(2);
         let all = fleet.members(Role::Decode);
-        fleet.report(&all[0], Outcome::Busy(None));
+        fleet.report(&all[0], Outcome::Busy(BusyAnswer::default()));
         assert!(fleet.is_open(Role::Decode));
-        fleet.report(&all[1], Outcome::Busy(None));
+        fleet.report(&all[1], Outcome::Busy(BusyAnswer::default()));
         assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Crowded);
         fleet.add(Role::Decode, Endpoint::new("d", 3));
         assert!(fleet.leave_line(Role::Decode).is_some(), "nothing is known of the third");

@@ -124,7 +124,9 @@ impl Relay {
             if decode.passage.is_none() {
                 decode.passage =
                     self.vacancy(Role::Decode, ask.arrived).await.map_err(|error| match before {
-                        Some(lost) if error.kind() == Kind::NoDecoder => lost.failure.into_error(lost.role),
+                        Some(lost) if error.kind() == Kind::NoDecoder => {
+                            self.error_of(lost.role, lost.failure)
+                        }
                         _ => error,
                     })?;
             }

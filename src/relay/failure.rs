@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role, Verdict};
+use crate::fleet::{BusyAnswer, Outcome, Role, Verdict};
 use crate::relay::refusals::EngineRefusal;
 
 /// Failure of a leg.
@@ -157,7 +157,7 @@ impl Failure {
     /// Outcome of the leg for the instance's health.
     pub(super) fn outcome(&self) -> Outcome {
         match self.why.outcome() {
-            Outcome::Busy(_) => Outcome::Busy(self.spare),
+            Outcome::Busy(answer) => Outcome::Busy(BusyAnswer { spare: self.spare, ..answer }),
             other => other,
         }
     }
@@ -204,8 +204,12 @@ impl FailureKind {
     /// Outcome of such a leg for the instance's health.
     pub(super) fn outcome(self) -> Outcome {
         match self {
+            FailureKind::Busy(status) => {
+                let is_limit = status == StatusCode::TOO_MANY_REQUESTS;
+                Outcome::Busy(BusyAnswer { spare: None, is_limit })
+            }
             // It had no room left.
-            FailureKind::Busy(_) | FailureKind::AbortSign => Outcome::Busy(None),
+            FailureKind::AbortSign => Outcome::Busy(BusyAnswer::default()),
             FailureKind::Refused(_) => Outcome::Refused,
             FailureKind::Stuck => Outcome::Stuck,
             FailureKind::Connect => Outcome::Unreachable,

@@ -336,7 +336,7 @@ impl Relay {
                     }
                     // No decoder could take a fresh hand-off: how the last one failed says more.
                     Err(error) if error.kind() == Kind::NoDecoder => {
-                        return Err(before.map_or(error, |failure| failure.into_error(Role::Decode)));
+                        return Err(before.map_or(error, |failure| self.error_of(Role::Decode, failure)));
                     }
                     Err(error) => return Err(error),
                     Ok((PrefillEnd::Done(guard), early)) => {

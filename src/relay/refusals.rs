@@ -22,9 +22,9 @@ use smallvec::SmallVec;
 
 use crate::dialect::Dialect;
 use crate::dialect::fault::LateRefusal;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::fleet::health::key::is_of_the_key;
-use crate::fleet::{FailedHandoff, Instance, Outcome, Role, Verdict};
+use crate::fleet::{BusyAnswer, FailedHandoff, Instance, Outcome, Role, Verdict};
 use crate::relay::answer::strip_hop_by_hop;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::{Relay, Tries};
@@ -227,7 +227,24 @@ impl Relay {
     ) -> Result<Response<Bytes>, Error> {
         match self.settle_refusal(tries).filter(|_| !failure.busy()) {
             Some(refusal) => Ok(refusal),
-            None => Err(failure.into_error(role)),
+            None => Err(self.error_of(role, failure)),
+        }
+    }
+
+    /// Error for the client of a leg on `role` that failed for good.
+    pub(super) fn error_of(&self, role: Role, failure: Failure) -> Error {
+        let error = failure.into_error(role);
+        if error.kind() == Kind::Overloaded { self.as_busy_engines_say(role, error) } else { error }
+    }
+
+    /// A refusal for want of room with what the engines of `role` said themselves: when to come
+    /// back, and whether it is a limit.
+    pub fn as_busy_engines_say(&self, role: Role, error: Error) -> Error {
+        let Some(BusyAnswer { spare, is_limit }) = self.fleet.busy_answer(role) else { return error };
+        let error = if is_limit { error.limit() } else { error };
+        match spare {
+            Some(spare) => error.retry_after(spare),
+            None => error,
         }
     }
 

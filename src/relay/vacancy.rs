@@ -171,7 +171,8 @@ impl Relay {
     }
 
     /// Waits in line after a busy engine of `role` refused a request, if no other one is left to be
-    /// asked. True = some engine has room: the refusals before do not count.
+    /// asked. True = some engine has room: the refusals before do not count. Nothing is waited for
+    /// where each of them names a time (`Retry-After`) beyond the wait.
     ///
     /// # Errors
     /// `Overloaded` when all stay busy.
@@ -189,6 +190,11 @@ impl Relay {
             return Ok(false);
         }
         self.fleet.crowd(role);
+        let until = arrived + self.settings.now().queue;
+        let spare = self.fleet.busy_answer(role).and_then(|answer| answer.spare);
+        if spare.is_some_and(|spare| spare > until.saturating_duration_since(Instant::now())) {
+            return Err(self.is_too_busy(role));
+        }
         self.meters.retry(role.name(), failure.reason());
         let line: Waiting<'_, _> = Box::pin(self.stand_in_line(role, arrived));
         tries.passage = line.await?.map(Passage::Line);
@@ -289,12 +295,17 @@ impl Relay {
             }
             sleep(LINE_LOOK).await;
         }
+        Err(self.is_too_busy(role))
+    }
+
+    /// The refusal of a request for which no member of `role` has room in time.
+    fn is_too_busy(&self, role: Role) -> Error {
         self.meters.turned_away(match role {
             Role::Decode => "decode_busy",
             Role::Prefill | Role::Encode => "prefill_busy",
         });
         let message = format!("every {} is busy, and the wait was too long", role.who());
-        Err(Error::new(Kind::Overloaded, message))
+        self.as_busy_engines_say(role, Error::new(Kind::Overloaded, message))
     }
 
     /// Takes the one place of a request that finds out whether a member of a resting role is back,

@@ -57,7 +57,7 @@ pub(super) fn reason(error: &Error) -> Option<&'static str> {
 
 impl Fallback {
     /// Drives a request, and where its fleet fails, the same on the next one. The refusal is that
-    /// of the first.
+    /// of the first, unless another one says that it is overloaded: its want of room will pass.
     pub(super) async fn drive(
         self,
         chosen: ChosenFleet,
@@ -84,24 +84,35 @@ impl Fallback {
                     return Ok(FleetAnswer { answer, alias });
                 }
                 Err(other) => {
-                    refusal = Box::new(Refusal { error: refusal.error, ledger: other.ledger });
+                    let kept = refusal.error.or(&other.error);
+                    refusal = Box::new(Refusal { error: kept, ledger: other.ledger });
                     error = other.error;
                 }
             }
             from = next.fleet;
         }
+        refusal.error = refusal.error.routed(&hops.to(&from));
         Err(refusal)
     }
 }
 
-async fn drive_one(
+/// Drives a request on its fleet. Where a rule shares the model out, answer and refusal name it.
+pub(super) async fn drive_one(
     chosen: &ChosenFleet,
     request: ReceivedRequest,
     ledger: Ledger,
 ) -> Result<FleetAnswer, Box<Refusal>> {
     let relay = &chosen.fleet.relay;
-    let mut answer = boxed(|| relay.drive(request, ledger)).await?;
-    name_route(answer.headers_mut(), &chosen.fleet.name);
+    // A large future, which would else be moved with each of the router's layers.
+    let mut driven = boxed(|| relay.drive(request, ledger)).await;
+    if chosen.route.is_some() {
+        let name = &*chosen.fleet.name;
+        match &mut driven {
+            Ok(answer) => name_route(answer.headers_mut(), name),
+            Err(refusal) => refusal.error = refusal.error.clone().routed(name),
+        }
+    }
+    let answer = driven?;
     Ok(FleetAnswer { answer, alias: chosen.alias.clone() })
 }
 
@@ -124,7 +135,12 @@ impl Hops {
 
     /// Says in an answer that it came from `to`, and who failed before.
     pub(super) fn name_in(&self, headers: &mut HeaderMap, to: &ServedFleet) {
-        name_route(headers, &format!("{}{}", to.name, self.0));
+        name_route(headers, &self.to(to));
+    }
+
+    /// The way of a request to `last`, which was asked after all others.
+    pub(super) fn to(&self, last: &ServedFleet) -> String {
+        format!("{}{}", last.name, self.0)
     }
 }
 

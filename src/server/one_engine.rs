@@ -307,7 +307,13 @@ fn judge_outcome(
         }
         (outcome, _) => match relay.record_outcome_of(id, engine, outcome) {
             Ok(answer) => Ok(EngineAnswer { answer, reservation, is_doubtful: false }),
-            Err(failure) => Err(Failure::of(&failure, &reservation, engine_request.repeatable)),
+            Err(failure) => {
+                let mut ended = Failure::of(&failure, &reservation, engine_request.repeatable);
+                if failure.busy() {
+                    ended.error = relay.as_busy_engines_say(engine.role(), ended.error);
+                }
+                Err(ended)
+            }
         },
     }
 }

@@ -126,21 +126,10 @@ async fn drive(
             false => keep_alive.answer(pending).await,
         };
     }
-    let ChosenFleet { fleet, alias, route, .. } = chosen;
-    let relay = &fleet.relay;
     if at_once {
-        // A large future, which would else be moved with each of the router's layers.
-        let mut answer = boxed(|| relay.drive(request, ledger)).await?;
-        if route.is_some() {
-            fallback::name_route(answer.headers_mut(), &fleet.name);
-        }
-        return Ok(into_response(FleetAnswer { answer, alias }));
+        return fallback::drive_one(&chosen, request, ledger).await.map(into_response);
     }
-    let relay = relay.clone();
-    let pending = Box::pin(async move {
-        let answer = relay.drive(request, ledger).await?;
-        Ok(FleetAnswer { answer, alias })
-    });
+    let pending = Box::pin(async move { fallback::drive_one(&chosen, request, ledger).await });
     keep_alive.answer(pending).await
 }
 

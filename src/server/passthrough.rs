@@ -147,6 +147,7 @@ async fn run(
     let stored = StoredPlace { id, kept };
     let chosen = match (&stored.kept, &stored.id) {
         (Some(kept), Some(id)) if !payload.names_model() => {
+            check_keeper(gateway, &kept.fleet, named.as_deref())?;
             let alias = kept.fleet.relay.kept.alias(id);
             let alias = alias.map(|AliasedModel { name, model }| ModelAlias { name, model });
             ChosenFleet { alias, ..ChosenFleet::known(kept.fleet.clone()) }
@@ -202,7 +203,8 @@ impl ClientRequest {
         }
     }
 
-    /// Asks the fleets that take over, one after another. The error is that of the first.
+    /// Asks the fleets that take over, one after another. The error is that of the first, unless
+    /// another one is overloaded.
     async fn fall_back(
         &self,
         gateway: &Gateway,
@@ -210,7 +212,7 @@ impl ClientRequest {
         first: FirstFailure,
         account: &mut PassthroughAccount,
     ) -> Result<FleetAnswer, Error> {
-        let FirstFailure { fleet: first, error } = first;
+        let FirstFailure { fleet: first, mut error } = first;
         let said = self.payload.model().unwrap_or_default();
         let (mut from, mut latest) = (first.clone(), error.clone());
         let mut hops = Hops::default();
@@ -230,11 +232,14 @@ impl ClientRequest {
                     hops.name_in(answer.answer.headers_mut(), &to);
                     return Ok(answer);
                 }
-                Err(other) => latest = other,
+                Err(other) => {
+                    error = error.or(&other);
+                    latest = other;
+                }
             }
             from = to;
         }
-        Err(error)
+        Err(error.routed(&hops.to(&from)))
     }
 
     fn is_repeatable(&self) -> bool {
@@ -281,12 +286,25 @@ impl ClientRequest {
             trace: account.scope().cloned().filter(|_| remote.is_none()),
         };
         account.counts(relay.budget.asked());
-        let (mut answer, reservation) = try_roles(relay, roles, &engine_request, account).await?;
-        if chosen.route.is_some() {
-            fallback::name_route(answer.headers_mut(), &chosen.fleet.name);
-        }
+        let asked = try_roles(relay, roles, &engine_request, account).await;
+        let Some(_) = &chosen.route else {
+            let (answer, reservation) = asked?;
+            return Ok(FleetAnswer { answer, reservation, chosen, until });
+        };
+        let (mut answer, reservation) = asked.map_err(|error| error.routed(&chosen.fleet.name))?;
+        fallback::name_route(answer.headers_mut(), &chosen.fleet.name);
         Ok(FleetAnswer { answer, reservation, chosen, until })
     }
+}
+
+/// Refuses a request about a stored response whose query names another fleet than `keeper`.
+fn check_keeper(gateway: &Gateway, keeper: &Arc<ServedFleet>, named: Option<&str>) -> Result<(), Error> {
+    let Some(named) = named else { return Ok(()) };
+    if Arc::ptr_eq(&gateway.fleet_for_operator(Some(named))?, keeper) {
+        return Ok(());
+    }
+    let message = format!("the response is of the fleet `{}`: leave ?fleet= out", keeper.name);
+    Err(Error::new(Kind::InvalidField, message).param("fleet"))
 }
 
 /// The refusal of a route that only engines have, where no fleet with engines serves the model.

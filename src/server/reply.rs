@@ -5,6 +5,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
+use crate::server::fallback;
 use crate::server::headers::REQUEST_ID;
 
 /// The status of an error.
@@ -49,6 +50,9 @@ pub fn error_of(api: Option<Api>, error: &Error) -> Response<Body> {
     if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::RateLimited) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(error.retry_after_s()));
     }
+    if let Some(route) = error.route() {
+        fallback::name_route(headers, route);
+    }
     if error.kind() == Kind::InvalidApiKey {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -84,12 +88,12 @@ pub fn tell_id(response: &mut Response<Body>, api: Option<Api>, id: &str) {
     response.headers_mut().insert(REQUEST_ID, id);
 }
 
-/// The same where `overloaded` has the status that `limit.overload_status` gives it, in an API's
-/// own shape.
+/// The same where `overloaded` has the status that `limit.overload_status` gives it, or that of
+/// engines which are all over a limit, in an API's own shape.
 pub fn error_under(overloaded: StatusCode, api: Option<Api>, refused: &Error) -> Response<Body> {
     let mut response = error_of(api, refused);
     if refused.kind() == Kind::Overloaded {
-        *response.status_mut() = overloaded;
+        *response.status_mut() = if refused.is_limit() { StatusCode::TOO_MANY_REQUESTS } else { overloaded };
     }
     response
 }
@@ -125,6 +129,14 @@ mod tests {
         assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "3"));
         let r = error_under(StatusCode::TOO_MANY_REQUESTS, None, &Error::new(Kind::Overloaded, "full"));
         assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+        let limited = Error::new(Kind::Overloaded, "full").limit().retry_after(Duration::from_secs(7));
+        let r = error_under(
+            StatusCode::SERVICE_UNAVAILABLE,
+            None,
+            &limited.routed("f1;from=f0;reason=overloaded"),
+        );
+        assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "7"));
+        assert_eq!(r.headers()["x-pd-route"], "f1;from=f0;reason=overloaded");
         let r = error(&Error::new(Kind::InvalidJson, "no"));
         assert_eq!((r.status().as_u16(), r.headers().get("retry-after")), (400, None));
     }

@@ -155,6 +155,8 @@ pub enum FaultKind {
         /// Status of its refusals.
         status: u16,
     },
+    /// 429 and `Retry-After` with this number of seconds: the rate limit of an API, or of a proxy.
+    RateLimit(u64),
     /// The answer comes this much later; other faults apply after it.
     Delay(Duration),
 }
@@ -191,6 +193,7 @@ impl FaultKind {
                 requests: count("requests")?,
                 status: number("status").and_then(|s| u16::try_from(s).ok())?,
             },
+            "rate_limit" => FaultKind::RateLimit(number("retry_after_s")?),
             "delay" => FaultKind::Delay(Duration::from_millis(number("ms")?)),
             _ => return None,
         })

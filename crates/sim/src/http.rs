@@ -185,6 +185,11 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) 
                     return Some(refusal);
                 }
             }
+            FaultKind::RateLimit(seconds) => {
+                let mut refusal = scripted(429, None);
+                refusal.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                return Some(refusal);
+            }
             FaultKind::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
             FaultKind::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
             FaultKind::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),

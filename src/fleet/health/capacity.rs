@@ -2,7 +2,8 @@
 //! (vLLM's `--max-num-queued-reqs` answers 503, other engines and proxies 429). Pure: the time is
 //! an argument.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// An engine that said so counts as busy for this time, in ms, unless it has taken something since.
 const BUSY_MS: u64 = 1_000;
@@ -20,6 +21,23 @@ const MAX_IDLE_PAUSE_MS: u64 = 1_000;
 /// A request beyond those that an engine takes is refused within this time, in ms, or is taken.
 const REFUSAL_MS: u64 = 250;
 
+/// Answer of an engine that has too much to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BusyAnswer {
+    /// Time for which it wants to be spared (`Retry-After`).
+    pub spare: Option<Duration>,
+    /// It is over a limit of requests (429), and not without room (503).
+    pub is_limit: bool,
+}
+
+impl BusyAnswer {
+    /// The answer of two engines as one: the shorter time where both say one.
+    pub fn or(self, other: BusyAnswer) -> BusyAnswer {
+        let spare = self.spare.zip(other.spare).map(|(one, other)| one.min(other));
+        BusyAnswer { spare, is_limit: self.is_limit && other.is_limit }
+    }
+}
+
 /// Believed capacity of one engine. Nothing is known until it says that it is busy.
 #[derive(Debug)]
 pub struct Capacity {
@@ -33,6 +51,10 @@ pub struct Capacity {
     over_ms: AtomicU64,
     /// Refusals in a row.
     level: AtomicU32,
+    /// Time until which it wants to be spared, in ms; 0 = it named none.
+    spare_until_ms: AtomicU64,
+    /// It said last that it is over a limit.
+    is_limit: AtomicBool,
 }
 
 impl Default for Capacity {
@@ -43,6 +65,8 @@ impl Default for Capacity {
             most: AtomicU32::new(u32::MAX),
             over_ms: AtomicU64::new(0),
             level: AtomicU32::new(0),
+            spare_until_ms: AtomicU64::new(0),
+            is_limit: AtomicBool::new(false),
         }
     }
 }
@@ -63,6 +87,28 @@ impl Capacity {
                 self.level.store(level, Ordering::Relaxed);
             }
         }
+    }
+
+    /// It refused a request with this answer.
+    pub fn answered(&self, now_ms: u64, BusyAnswer { spare, is_limit }: BusyAnswer) {
+        let ms = |spare: Duration| u64::try_from(spare.as_millis()).unwrap_or(u64::MAX);
+        let until_ms = spare.map_or(0, |spare| now_ms.saturating_add(ms(spare)));
+        self.spare_until_ms.store(until_ms, Ordering::Relaxed);
+        self.is_limit.store(is_limit, Ordering::Relaxed);
+    }
+
+    /// The last such answer, with what is left of its time; `None` where it has taken something
+    /// since, or where it is too long ago to tell anything.
+    pub fn busy_answer(&self, now_ms: u64) -> Option<BusyAnswer> {
+        let busy_ms = self.busy_ms.load(Ordering::Relaxed);
+        if busy_ms == 0 || busy_ms <= self.taken_ms.load(Ordering::Relaxed) {
+            return None;
+        }
+        let left_ms = self.spare_until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
+        let spare = (left_ms > 0).then(|| Duration::from_millis(left_ms));
+        let is_fresh = now_ms.saturating_sub(busy_ms) < FULL_MS;
+        let is_limit = self.is_limit.load(Ordering::Relaxed);
+        (spare.is_some() || is_fresh).then_some(BusyAnswer { spare, is_limit })
     }
 
     /// It took a request, and has `running` of ours with it.
@@ -136,6 +182,7 @@ impl Capacity {
         self.most.store(u32::MAX, Ordering::Relaxed);
         self.over_ms.store(0, Ordering::Relaxed);
         self.level.store(0, Ordering::Relaxed);
+        self.answered(0, BusyAnswer::default());
     }
 }
 
@@ -168,6 +215,31 @@ mod tests {
         assert_eq!(capacity.most(), Some(7));
         capacity.forget();
         assert_eq!((capacity.most(), capacity.is_calm(2_000)), (None, true));
+    }
+
+    #[test]
+    fn busy_answer_counts_until_its_time_is_over_or_something_is_taken() {
+        let (capacity, of_ms) = (Capacity::default(), Duration::from_millis);
+        let limit = |ms| BusyAnswer { spare: Some(of_ms(ms)), is_limit: true };
+        assert_eq!(capacity.busy_answer(1), None);
+        capacity.refused(1_000, 0);
+        capacity.answered(1_000, limit(9_000));
+        assert_eq!(capacity.busy_answer(3_000), Some(limit(7_000)));
+        assert_eq!(capacity.busy_answer(9_999), Some(limit(1)));
+        assert_eq!(capacity.busy_answer(10_000), None);
+        let full = BusyAnswer::default();
+        capacity.refused(10_000, 0);
+        capacity.answered(10_000, full);
+        assert_eq!(
+            (capacity.busy_answer(10_000 + FULL_MS - 1), capacity.busy_answer(10_000 + FULL_MS)),
+            (Some(full), None)
+        );
+        capacity.refused(20_000, 0);
+        capacity.answered(20_000, limit(9_000));
+        capacity.took(20_001, 1);
+        assert_eq!(capacity.busy_answer(20_002), None);
+        assert_eq!(limit(9).or(limit(7)), limit(7));
+        assert_eq!(limit(9).or(full), full, "one that names no time may have room at any");
     }
 
     #[test]

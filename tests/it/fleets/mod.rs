@@ -5,6 +5,7 @@ mod aliases;
 mod fallbacks;
 mod faults;
 mod hung;
+mod limits;
 mod models;
 mod names;
 mod operators;
