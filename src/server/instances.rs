@@ -67,11 +67,10 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
     }
     let fleet = change.fleet.clone();
     for endpoint in &change.endpoints {
-        let taken = match fleet_with(&gateway, &fleet, endpoint) {
-            Some(other) => Err(format!("is an engine of the fleet {}", other.name)),
-            None => fleet.relay.upstream.check(endpoint).map_err(|why| why.to_string()),
-        };
-        if let Err(why) = taken {
+        if let Some(refusal) = refuse_others(&gateway, &fleet, endpoint) {
+            return reply::error(&refusal);
+        }
+        if let Err(why) = fleet.relay.upstream.check(endpoint) {
             let wrong = Error::new(Kind::InvalidField, format!("`{endpoint}`: {why}")).param("instances");
             return reply::error(&wrong);
         }
@@ -84,11 +83,13 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
     }
 }
 
-/// Another fleet that has this engine.
-fn fleet_with(gateway: &Gateway, fleet: &Arc<ServedFleet>, endpoint: &Endpoint) -> Option<Arc<ServedFleet>> {
+/// The refusal of a change that names an engine of another fleet.
+fn refuse_others(gateway: &Gateway, fleet: &Arc<ServedFleet>, endpoint: &Endpoint) -> Option<Error> {
     let fleets = gateway.fleets();
     let mut others = fleets.iter().filter(|other| !Arc::ptr_eq(other, fleet));
-    others.find(|other| Role::ALL.iter().any(|role| other.serves(*role, endpoint))).cloned()
+    let other = others.find(|other| Role::ALL.iter().any(|role| other.serves(*role, endpoint)))?;
+    let message = format!("`{endpoint}`: is an engine of the fleet {}", other.name);
+    Some(Error::new(Kind::InvalidField, message).param("instances"))
 }
 
 /// The refusal of an engine that would be sent `engine.api_key` though nobody had to show a key to
@@ -154,6 +155,12 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
         Ok(change) => change,
         Err(refused) => return *refused,
     };
+    // One that no fleet has is gone, as it should be: scripts that stop engines run twice. One that
+    // another fleet has would go on to get requests.
+    let elsewhere = endpoints.iter().filter(|endpoint| !fleet.has(role, endpoint));
+    if let Some(refusal) = elsewhere.filter_map(|it| refuse_others(&gateway, &fleet, it)).next() {
+        return reply::error(&refusal);
+    }
     let mut known: Vec<&Endpoint> = Vec::new();
     for endpoint in &endpoints {
         let waited = fleet.waiting.forget(role, endpoint);
@@ -247,6 +254,13 @@ impl ServedFleet {
         self.relay.fleet.sweep(role);
         let members = self.relay.fleet.members(role);
         members.iter().any(|it| it.draining() && endpoints.contains(&it.endpoint()))
+    }
+
+    /// True if this is an engine of the fleet, or is to become one.
+    fn has(&self, role: Role, endpoint: &Endpoint) -> bool {
+        let members = self.relay.fleet.members(role);
+        let is_waiting = || self.waiting.askers(role, endpoint).is_some();
+        members.iter().any(|it| it.endpoint() == endpoint) || is_waiting()
     }
 
     fn serves(&self, role: Role, endpoint: &Endpoint) -> bool {

@@ -20,6 +20,7 @@ use crate::auth::Caller;
 use crate::error::{Error, Kind};
 use crate::fleet::Instance;
 use crate::fleet::health::State as Breaker;
+use crate::server::every_engine::named_fleet;
 use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, reply};
 use crate::tokenization::exchange::{authorized, exchange};
@@ -36,12 +37,26 @@ const NEXT_AFTER: Duration = Duration::from_millis(200);
 const AT_ONCE: usize = 4;
 
 /// `GET /v1/models`: those that the caller may use, as the first engine of each fleet that answers
-/// lists them.
+/// lists them; of the fleet alone that `?fleet=` names.
 pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let caller = auth::caller(&gateway, request.extensions());
-    match whole_list(&gateway, request.headers()).await {
+    match whole_list(&gateway, &ListQuestion::of(&request)).await {
         Ok(list) => reply::json(StatusCode::OK, auth::only_allowed(&caller, list)),
         Err(refused) => refused.into_answer(),
+    }
+}
+
+/// A client's question for a list.
+struct ListQuestion<'a> {
+    client: &'a HeaderMap,
+    /// The fleet in its query.
+    fleet: Option<String>,
+}
+
+impl<'a> ListQuestion<'a> {
+    fn of(request: &'a Request) -> ListQuestion<'a> {
+        let query = request.uri().query().unwrap_or_default();
+        ListQuestion { client: request.headers(), fleet: named_fleet(query).fleet }
     }
 }
 
@@ -74,7 +89,7 @@ pub(super) async fn one(
         return reply::error(&auth::no_such_model(request.uri().path().trim_start_matches("/v1/models/")));
     };
     let caller = auth::caller(&gateway, request.extensions());
-    match entry(&gateway, &caller, &name, request.headers()).await {
+    match entry(&gateway, &caller, &name, &ListQuestion::of(&request)).await {
         Ok(model) => reply::json(StatusCode::OK, model.to_string()),
         Err(refused) => refused.into_answer(),
     }
@@ -84,12 +99,12 @@ async fn entry(
     gateway: &Gateway,
     caller: &Caller,
     name: &str,
-    headers: &HeaderMap,
+    question: &ListQuestion<'_>,
 ) -> Result<Value, Refused> {
     // Engines are not asked for what the caller may not use: the time of an answer would tell that
     // it exists.
     auth::check_model(caller, Some(name)).map_err(Refused::Ours)?;
-    let list = whole_list(gateway, headers).await?;
+    let list = whole_list(gateway, question).await?;
     named(&list, name).ok_or_else(|| Refused::Ours(auth::no_such_model(name)))
 }
 
@@ -105,16 +120,21 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
 /// fleet that does not answer is listed as it was before, or with its configured names.
 ///
 /// # Errors
-/// Those of [`first_list`]; of several fleets only where none lists anything.
-async fn whole_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refused> {
-    let fleets = gateway.fleets();
+/// Those of [`first_list`]; of several fleets only where none lists anything, and `InvalidField`
+/// for the name of none.
+async fn whole_list(gateway: &Gateway, question: &ListQuestion<'_>) -> Result<Bytes, Refused> {
+    let (fleets, client) = (gateway.fleets(), question.client);
     if let Some(fleet) = fleets.single() {
         let list = first_list(fleet, fleet.everyone(), client).await?;
         let aliases = fleets.listed_aliases(fleet);
         return Ok(if aliases.is_empty() { list } else { merged::with_aliases(list, &aliases) });
     }
-    let asked =
-        fleets.iter().map(|fleet| async move { (fleet, first_list(fleet, ready(fleet), client).await) });
+    let only = match &question.fleet {
+        Some(name) => Some(gateway.fleet_for_operator(Some(name)).map_err(Refused::Ours)?),
+        None => None,
+    };
+    let wanted = fleets.iter().filter(|fleet| only.as_ref().is_none_or(|only| Arc::ptr_eq(only, fleet)));
+    let asked = wanted.map(|fleet| async move { (fleet, first_list(fleet, ready(fleet), client).await) });
     let (mut list, mut refusal) = (merged::ModelList::default(), None);
     for (fleet, answer) in join_all(asked).await {
         let aliases = fleets.listed_aliases(fleet);
@@ -134,7 +154,8 @@ async fn whole_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refu
                 Option::clone(&fleet.last_models.now())
             }
         };
-        list.add(fleet, text.as_ref(), &aliases, |name| fleets.leads_to(name, fleet));
+        let comes_here = |name: &str| only.is_some() || fleets.leads_to(name, fleet);
+        list.add(fleet, text.as_ref(), &aliases, comes_here);
     }
     refusal.filter(|_| list.is_empty()).map_or_else(|| Ok(list.to_bytes()), Err)
 }

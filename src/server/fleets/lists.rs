@@ -123,8 +123,9 @@ impl Gateway {
             auth::check_model(caller, None)?;
             return Ok(ChosenFleet::known(named));
         };
-        let target = self.fleets().route(model).and_then(|route| route.target_at(&named));
-        if let Some(target) = target {
+        let fleets = self.fleets();
+        let target = fleets.route(model).and_then(|route| route.target_at(&named));
+        if let Some(target) = target.or_else(|| fleets.find_at(model, &named)) {
             auth::check_model(caller, Some(model))?;
             return Ok(target);
         }

@@ -220,6 +220,20 @@ impl Fleets {
         self.names.now().find(model).map(ChosenFleet::of)
     }
 
+    /// This fleet for a model that it serves, be it that others do as well.
+    fn find_at(&self, model: &str, fleet: &Arc<ServedFleet>) -> Option<ChosenFleet> {
+        let access = fleet.access.now();
+        let alias = access.alias(model).cloned();
+        let is_own = || {
+            access.model.as_deref() == Some(model) || names::listed_models(fleet).iter().any(|it| it == model)
+        };
+        if alias.is_none() && !is_own() {
+            return None;
+        }
+        let route = self.route(model).or_else(|| self.route(&alias.as_ref()?.model));
+        Some(ChosenFleet { alias, route, ..ChosenFleet::known(fleet.clone()) })
+    }
+
     /// Names under which models of a fleet are listed beside their own: its aliases, and names that
     /// several fleets serve, at the first of them.
     pub(super) fn listed_aliases(&self, fleet: &Arc<ServedFleet>) -> Vec<ModelAlias> {

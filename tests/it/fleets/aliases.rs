@@ -67,9 +67,43 @@ async fn check(fleets: &Fleets) {
     }
     let again = fleets.get(&path).await;
     assert_eq!((again.status, again.json()["model"].as_str()), (200, Some("gpt-4o")), "{}", again.text());
+    if fleets.sides.len() > 1 {
+        check_named_fleet(fleets, &path).await;
+    }
     let text = json!({"model": "gpt-4o", "prompt": "a"});
     assert_eq!(fleets.post("/tokenize", &text).await.status, 200);
     assert_eq!(fleets.chat("model-0").await.json()["model"], "model-0", "its own name stays");
+}
+
+/// A stored response of the first fleet, asked for with the name of a fleet.
+async fn check_named_fleet(fleets: &Fleets, path: &str) {
+    let engine = &fleets.sides[0].decoder;
+    let requests = |query: &str| {
+        let routes = [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")];
+        routes.map(|(method, more)| {
+            format!("{method} {path}{more}{query} HTTP/1.1\r\nhost: gateway\r\ncontent-length: 0\r\n\r\n")
+        })
+    };
+    let asked = || engine.seen().iter().filter(|seen| seen.path.starts_with(path)).count();
+    for wrong in ["?fleet=f1", "?fleet=f9"] {
+        let before = asked();
+        for request in requests(wrong) {
+            let refused = fleets.send(request.as_bytes()).await;
+            let error = refused.json()["error"].clone();
+            assert_eq!(
+                (refused.status, error["param"].as_str()),
+                (400, Some("fleet")),
+                "{request} {}",
+                refused.text()
+            );
+        }
+        assert_eq!(asked(), before, "nothing is cancelled or deleted");
+    }
+    for request in requests("?fleet=f0") {
+        let before = asked();
+        fleets.send(request.as_bytes()).await;
+        assert!(asked() > before, "{request}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

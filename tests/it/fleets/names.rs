@@ -51,6 +51,16 @@ async fn models_of_all_fleets_are_one_list_that_says_whose_they_are() {
     assert_eq!((&one["id"], &one["fleet"]), (&json!("model-2"), &json!("f2")));
     assert_eq!(fleets.get("/v1/models/small").await.json()["parent"], "model-0");
     assert_eq!(fleets.get("/v1/models/model-9").await.status, 404);
+    // The query narrows the list down, and is no fleet's business.
+    for (fleet, own) in [("f0", &expected[..2]), ("f2", &expected[3..])] {
+        assert_eq!(ids(&fleets.get(&format!("/v1/models?fleet={fleet}")).await.json()), own);
+    }
+    for (query, status) in [("f2", 200), ("f1", 404), ("f9", 400)] {
+        let one = fleets.get(&format!("/v1/models/model-2?fleet={query}")).await;
+        assert_eq!(one.status, status, "{query}: {}", one.text());
+    }
+    let unknown = fleets.get("/v1/models?fleet=f9").await;
+    assert_eq!((unknown.status, unknown.json()["error"]["param"].as_str()), (400, Some("fleet")));
     fleets.end().await;
 }
 
@@ -103,6 +113,38 @@ async fn models_of_a_fleet_that_hangs_or_is_down_stay_in_the_list() {
     })
     .await;
     assert_eq!(ids(&fleets.get("/v1/models").await.json()), expected);
+    fleets.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adapter_of_two_fleets_is_reached_in_either_by_the_query() {
+    let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
+    let adapter = json!({"lora_name": "sql", "lora_path": "/sql"});
+    for fleet in ["f0", "f1"] {
+        let path = format!("/v1/load_lora_adapter?fleet={fleet}");
+        let loaded = fleets.post(&path, &adapter).await;
+        assert_eq!(loaded.status, 200, "{}", loaded.text());
+    }
+    let generated = || fleets.sides.iter().map(Side::generated).collect::<Vec<_>>();
+    // The first fleet has the name, where a request says none.
+    for (query, at) in [("", 0), ("?fleet=f0", 0), ("?fleet=f1", 1)] {
+        for path in [CHAT, "/v1/completions"] {
+            let before = generated();
+            let mut body = chat("sql");
+            body["prompt"] = json!("once upon a time");
+            let answer = fleets.post(&format!("{path}{query}"), &body).await;
+            assert_eq!(answer.status, 200, "{path}{query}: {}", answer.text());
+            let grown = before.iter().zip(generated()).map(|(before, after)| after > *before);
+            assert_eq!(grown.collect::<Vec<_>>(), [at == 0, at == 1], "{path}{query}");
+        }
+    }
+    for (query, own) in [("", ["f0", "f0", "f1"]), ("?fleet=f1", ["f1", "f1", ""])] {
+        let list = fleets.get(&format!("/v1/models{query}")).await.json();
+        let listed = ids(&list);
+        assert_eq!(listed.iter().filter(|(name, _)| *name == "sql").count(), 1, "{listed:?}");
+        let owners = listed.iter().map(|(_, fleet)| *fleet);
+        assert!(owners.eq(own.into_iter().filter(|own| !own.is_empty())), "{query}: {listed:?}");
+    }
     fleets.end().await;
 }
 

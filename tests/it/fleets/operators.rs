@@ -37,8 +37,21 @@ async fn engine_joins_the_fleet_that_is_named() {
     let own = listed["instances"].as_array().unwrap().iter();
     let own = own.filter(|it| it["instance"] == engine.addr().to_string()).map(|it| it["fleet"].clone());
     assert_eq!(own.collect::<Vec<_>>(), ["f1"]);
-    let removed = fleets.post("/instances/remove", &change(Some("f1"))).await;
-    assert_eq!(removed.status, 200, "{}", removed.text());
+    // It would go on to get requests of the other fleet.
+    let wrong = fleets.post("/instances/remove", &change(Some("f0"))).await;
+    assert_eq!((wrong.status, wrong.text().contains("the fleet f1")), (400, true), "{}", wrong.text());
+    let address = engine.addr().to_string();
+    let mut mixed = change(Some("f0"));
+    mixed["instances"] = json!([fleets.sides[0].decoder.addr().to_string(), address]);
+    assert_eq!(fleets.post("/instances/remove", &mixed).await.status, 400);
+    let listed = fleets.get("/instances").await.text();
+    assert!(listed.contains(&fleets.sides[0].decoder.addr().to_string()), "all or nothing: {listed}");
+    // A script that takes an engine out may run again: one that nobody has is no error.
+    for left in [format!("['{address}']"), "[]".to_owned()] {
+        let removed = fleets.post("/instances/remove", &change(Some("f1"))).await;
+        assert_eq!(removed.status, 200, "{}", removed.text());
+        assert_eq!(removed.json()["message"], format!("remove decode instances: {left}."));
+    }
     engine.stop().await;
     fleets.end().await;
 }
