@@ -138,6 +138,7 @@ impl Detector {
         let asked: Vec<String> =
             members.iter().take(PREFILLERS_PER_ROUND).map(|member| member.endpoint().to_string()).collect();
         tracing::warn!(
+            fleet = self.fleet.log_name(),
             asked = asked.join(" "),
             "no prefiller says yet what it is: are they up, and are these their ports? `pd-proxy check` asks every engine"
         );
@@ -218,7 +219,7 @@ impl Detector {
         if self.has_verdict.swap(true, Ordering::Relaxed) && before == told.dialect {
             return;
         }
-        tracing::info!(dialect = told.dialect.name(), engine = %prefiller, role = Role::Prefill.name(), "dialect: {}", told.why);
+        tracing::info!(fleet = self.fleet.log_name(), dialect = told.dialect.name(), engine = %prefiller, role = Role::Prefill.name(), "dialect: {}", told.why);
         self.protocol.turn_to(told.dialect, bootstrap_port);
     }
 }

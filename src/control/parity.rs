@@ -106,7 +106,11 @@ impl ParityChecker {
             return Err(trouble);
         }
         if tokio::time::timeout(START_TIME, self.compare_tokens()).await.is_err() {
-            tracing::warn!("the engines are slow to tokenise: our tokens are compared with theirs later");
+            let fleet = self.handles.fleet.log_name();
+            tracing::warn!(
+                fleet,
+                "the engines are slow to tokenise: our tokens are compared with theirs later"
+            );
         }
         Ok(())
     }
@@ -243,16 +247,18 @@ impl ParityChecker {
         if self.handles.needs_names {
             self.handles.meters.block_names_known(named.is_ok());
         }
+        let fleet = self.handles.fleet.log_name();
         match named {
             Ok(naming) => {
                 let block_tokens = naming.hasher.block_tokens().get();
                 if news {
-                    tracing::info!(block_tokens, pool = naming.keys.is_some(), "blocks can be named");
+                    tracing::info!(fleet, block_tokens, pool = naming.keys.is_some(), "blocks can be named");
                 }
                 if let Some(before) =
                     self.seen.block_tokens.replace(block_tokens).filter(|it| *it != block_tokens)
                 {
                     tracing::warn!(
+                        fleet,
                         block_tokens,
                         before,
                         "blocks have {block_tokens} tokens now, and had {before}: what was stored under their names is not found any more"
@@ -266,8 +272,8 @@ impl ParityChecker {
                 let waits = trouble.may_pass();
                 match (news, waits) {
                     (false, _) => {}
-                    (true, true) => tracing::warn!("blocks can't be named yet: {trouble}"),
-                    (true, false) => tracing::error!("blocks can't be named: {trouble}"),
+                    (true, true) => tracing::warn!(fleet, "blocks can't be named yet: {trouble}"),
+                    (true, false) => tracing::error!(fleet, "blocks can't be named: {trouble}"),
                 }
                 if waits { Ok(()) } else { Err(trouble) }
             }

@@ -172,15 +172,20 @@ impl Fleet {
         if self.releases.unpaired.swap(unpaired, Ordering::Relaxed) == unpaired {
             return;
         }
+        let fleet = self.log_name();
         if unpaired {
             let (prefill, decode) = (releases(prefillers), releases(decoders));
             tracing::warn!(
+                fleet,
                 prefill,
                 decode,
                 "no prefiller and decoder of one release serve: decoders compute prompts themselves until there are"
             );
         } else {
-            tracing::info!("a prefiller and a decoder of one release serve again: prompts go to prefillers");
+            tracing::info!(
+                fleet,
+                "a prefiller and a decoder of one release serve again: prompts go to prefillers"
+            );
         }
     }
 }

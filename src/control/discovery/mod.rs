@@ -127,7 +127,8 @@ impl Discoverer {
         changed(&self.handles.fleet, source, changes);
         if !wrong.is_empty() && self.wrong[at] != wrong {
             let follows = if changes > 0 { "the rest stays as it was" } else { "nothing changes" };
-            tracing::warn!(source, "{follows}, since not all engines could be looked for: {wrong}");
+            let fleet = self.handles.fleet.log_name();
+            tracing::warn!(fleet, source, "{follows}, since not all engines could be looked for: {wrong}");
         }
         let outcome = match (wrong.is_empty(), changes) {
             (false, _) => "failed",
@@ -143,7 +144,8 @@ impl Discoverer {
 fn changed(fleet: &Fleet, source: &'static str, changes: usize) {
     if changes > 0 {
         let (prefill, decode) = (fleet.serving(Role::Prefill), fleet.serving(Role::Decode));
-        tracing::info!(source, changes, prefill, decode, "the fleet changed");
+        let name = fleet.log_name();
+        tracing::info!(fleet = name, source, changes, prefill, decode, "the fleet changed");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod aliases;
+mod bad_days;
 mod fallbacks;
 mod faults;
 mod hung;

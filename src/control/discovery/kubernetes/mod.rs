@@ -76,6 +76,7 @@ pub async fn start(config: &Config, handles: &FleetHandles, tasks: &mut JoinSet<
     };
     if tokio::time::timeout(FIRST_LIST, all).await.is_err() {
         tracing::warn!(
+            fleet = handles.fleet.log_name(),
             source = "kubernetes",
             "the API server has not answered yet: the gateway starts without its engines"
         );

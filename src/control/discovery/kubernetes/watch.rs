@@ -186,7 +186,11 @@ impl RoleWatch {
         changed(&self.handles.fleet, SOURCE, came + gone);
         let lacks = engines.lacks.join("; ");
         if !lacks.is_empty() && lacks != self.lacks {
-            tracing::warn!(source = SOURCE, "not all engines can be used: {lacks}");
+            tracing::warn!(
+                fleet = self.handles.fleet.log_name(),
+                source = SOURCE,
+                "not all engines can be used: {lacks}"
+            );
         }
         let outcome = match (lacks.is_empty(), came + gone) {
             (false, _) => "failed",
@@ -201,7 +205,12 @@ impl RoleWatch {
     /// Records that the server answers.
     fn recover(&mut self) {
         if !std::mem::take(&mut self.last_error).is_empty() {
-            tracing::info!(source = SOURCE, role = self.role.name(), "the API server answers again");
+            tracing::info!(
+                fleet = self.handles.fleet.log_name(),
+                source = SOURCE,
+                role = self.role.name(),
+                "the API server answers again"
+            );
         }
         self.failures = 0;
         self.stable_at = None;
@@ -220,7 +229,12 @@ impl RoleWatch {
         };
         let what = |text: &str| text.split(": ").next().map(str::to_owned);
         if what(&why) != what(&self.last_error) {
-            tracing::warn!(source = SOURCE, role = self.role.name(), "the fleet stays as it was: {why}");
+            tracing::warn!(
+                fleet = self.handles.fleet.log_name(),
+                source = SOURCE,
+                role = self.role.name(),
+                "the fleet stays as it was: {why}"
+            );
         }
         self.handles.meters.discovered(SOURCE, "failed");
         self.last_error = why;
