@@ -71,7 +71,7 @@ clients *ARGS:
 kill:
     tests/kill.sh
 
-# Latency of one fleet while another one hangs or is gone
+# Latency of one fleet with and without faults in another one, in pairs
 fleets-apart *ARGS:
     tests/fleets_apart.py {{ ARGS }}
 
