@@ -88,6 +88,10 @@ CASES = {
     "keys of operators alone": (
         {"auth": {"existingSecret": "other", "clientKeys": False}},
         lambda m: "auth" not in m.said and "OPENAI_API_KEY" in env(m) and len(m.pod["spec"]["volumes"]) == 1),
+    "replicas that decide as one": (
+        {"share": {"secret": "store"}},
+        lambda m: [one["valueFrom"]["secretKeyRef"] for one in m.container["env"] if one["name"] == "PD_PROXY__SHARE__URL"]
+        == [{"name": "store", "key": "url"}]),
     "HTTPS": (
         {"tls": {"secret": "cert"}, "config": {"dialect": {"name": "layerwise"}}},
         lambda m: m.container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS" and m.pod["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
@@ -196,6 +200,7 @@ REFUSED = {
     "the chart's own key": ({"config": {"server": {"port": 9000}}}, ["config.server.port", "ports.http"]),
     "a secret in the ConfigMap": ({"config": {"engine": {"api_key": "sk"}}}, ["config.engine.api_key", "auth.existingSecret"]),
     "another secret there": ({"config": {"server": {"admin_key": "k"}}}, ["config.server.admin_key", "auth.existingSecret"]),
+    "the store's URL there": ({"config": {"share": {"url": "redis://:pw@store:6379"}}}, ["config.share.url", "share.secret"]),
     "a collector's key there": ({"config": {"trace": {"headers": "authorization=Bearer k"}}},
                                ["config.trace.headers", "PD_PROXY__TRACE__HEADERS", "extraEnv"]),
     "engines listed in config": ({"config": {"fleet": {"prefill": ["a:1"]}}}, ["config.fleet.prefill", "discovery.mode=static"]),
