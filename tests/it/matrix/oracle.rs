@@ -6,7 +6,7 @@
 //! 2. An engine's 4xx is its role's word on the request when another engine says the same, and is
 //!    passed on unchanged. (One that has served since its last refusal is believed at once; here
 //!    none has.) 429 says that it is busy, as 503 does: a request that all refuse so stands in line
-//!    and is tried again, a bounded number of times.
+//!    and is tried again, a bounded number of times. Then the client gets the status of them all.
 //! 3. A hand-off goes to another decoder only if the first can't have had it; else the prompt is
 //!    prefilled again.
 //! 4. After the first byte the rest comes from another pair, where that is on and exact, or an
@@ -52,8 +52,8 @@ enum Sign {
     Failed,
     /// Nothing, for too long.
     Silent,
-    /// 429 or 503.
-    Busy,
+    /// 429 or 503: this one.
+    Busy(u16),
     /// A complete answer that is none.
     Useless,
 }
@@ -69,7 +69,7 @@ fn had(ill: Ill) -> Had {
 fn sign(ill: Ill) -> Sign {
     match ill {
         _ if ill.silent() => Sign::Silent,
-        Ill::Status(429 | 503) => Sign::Busy,
+        Ill::Status(status @ (429 | 503)) => Sign::Busy(status),
         Ill::Body(_) | Ill::Handoff(_) | Ill::RecomputedWhole => Sign::Useless,
         _ => Sign::Failed,
     }
@@ -91,7 +91,7 @@ fn strands(leg: Leg, ill: Ill) -> bool {
 
 fn error(leg: Leg, sign: Sign) -> Seen {
     let (status, code) = match (leg, sign) {
-        (_, Sign::Busy) => (503, "overloaded"),
+        (_, Sign::Busy(status)) => (status, "overloaded"),
         (Leg::Prefill, Sign::Failed) => (502, "prefill_failed"),
         (Leg::Prefill, Sign::Silent) => (504, "prefill_timeout"),
         (Leg::Prefill, Sign::Useless) => (502, "bad_prefill_reply"),
@@ -138,8 +138,8 @@ fn refused(status: u16, leg: Leg, who: Who) -> Expected {
 fn prefill(cell: &Cell) -> Expected {
     let each = u32::from(strands(cell.leg, cell.ill));
     match cell.who {
-        Who::All if sign(cell.ill) == Sign::Busy => Expected {
-            seen: error(cell.leg, Sign::Busy),
+        Who::All if matches!(sign(cell.ill), Sign::Busy(_)) => Expected {
+            seen: error(cell.leg, sign(cell.ill)),
             prefills: ATTEMPTS..=ATTEMPTS + BUSY_ROUNDS,
             decodes: 0..=0,
             pinned: 0..=0,
@@ -152,7 +152,7 @@ fn prefill(cell: &Cell) -> Expected {
 /// Rules 1 and 3 for decoders.
 fn decode(cell: &Cell) -> Expected {
     let (ill, sign) = (cell.ill, sign(cell.ill));
-    if (cell.who, sign) == (Who::All, Sign::Busy) {
+    if let (Who::All, Sign::Busy(_)) = (cell.who, sign) {
         let legs = 2..=2 + BUSY_ROUNDS;
         // No engine tells of a 429, and there is no decoder that takes what is to be released.
         let pinned = if ill == Ill::Status(429) { 0..=2 + BUSY_ROUNDS } else { 0..=0 };
