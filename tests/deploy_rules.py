@@ -28,6 +28,8 @@ VERBS = ["get", "list", "watch"]
 TLS = "/etc/pd-proxy-tls"
 # How the engines' Services are called.
 ROLES = ("-prefillers", "-decoders")
+# How a store of the gateways is called, and its Service and NetworkPolicy.
+STORE = "-valkey"
 # What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as docs/cancellation.md says: two waits for hand-offs, one for spans.
 RELEASE_MS = 13_000
 
@@ -152,9 +154,9 @@ def labels(files):
     own, spec = files.pod["metadata"]["labels"], files.deployment["spec"]
     said = [("Deployment", spec["selector"]["matchLabels"])]
     said += [("topologySpreadConstraints", one["labelSelector"]["matchLabels"]) for one in files.pod["spec"].get("topologySpreadConstraints", [])]
-    said += [("Service", doc["spec"]["selector"]) for doc in files.all("Service") if not doc["metadata"]["name"].endswith(ROLES)]
+    said += [("Service", doc["spec"]["selector"]) for doc in files.all("Service") if not doc["metadata"]["name"].endswith((*ROLES, STORE))]
     said += [("PodDisruptionBudget", doc["spec"]["selector"]["matchLabels"]) for doc in files.all("PodDisruptionBudget")]
-    said += [("NetworkPolicy", doc["spec"]["podSelector"]["matchLabels"]) for doc in files.all("NetworkPolicy")]
+    said += [("NetworkPolicy", doc["spec"]["podSelector"]["matchLabels"]) for doc in files.all("NetworkPolicy") if not doc["metadata"]["name"].endswith(STORE)]
     for what, selector in said:
         if not selects(selector, own):
             yield f"{what} selects {selector}, the pods have {own}"
@@ -180,7 +182,7 @@ def ports(files, config):
             yield f"server.{host} is {server[host]}: nobody outside the pod could connect"
         if server[host] != files.said["server"][host]:
             yield f"server.{host} is {files.said['server'][host]} in the ConfigMap, and a variable of the image or the container makes {server[host]} of it"
-    own = [doc for doc in files.all("Service") if not doc["metadata"]["name"].endswith(ROLES)]
+    own = [doc for doc in files.all("Service") if not doc["metadata"]["name"].endswith((*ROLES, STORE))]
     for port in [port for service in own for port in service["spec"]["ports"]]:
         if port["targetPort"] not in told:
             yield f"the Service's port is {port}"
@@ -190,7 +192,7 @@ def ports(files, config):
             yield f"{probe} is not at the port for operators"
     if files.pod["metadata"].get("annotations", {}).get("prometheus.io/port", str(told["admin"])) != str(told["admin"]):
         yield "Prometheus is sent to another port"
-    for policy in files.all("NetworkPolicy"):
+    for policy in [doc for doc in files.all("NetworkPolicy") if not doc["metadata"]["name"].endswith(STORE)]:
         yield from ways(policy["spec"], files, config, told)
 
 

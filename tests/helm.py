@@ -219,6 +219,7 @@ def rendered(chart, program, name, values):
     files.more_out = {("TCP", port) for port in policy.get("enginePorts", [])}
     files.more_out |= {(protocol, port) for port in policy.get("dnsPorts", []) for protocol in ("TCP", "UDP")}
     files.more_out |= {(port.get("protocol", "TCP"), port["port"]) for rule in policy.get("extraEgress", []) for port in rule["ports"]}
+    files.more_out |= {("TCP", 6379)} if said.get("share", {}).get("valkey", {}).get("enabled") else set()
     files.rights_elsewhere = said.get("rbac", {}).get("create") is False
     files.account_elsewhere = said.get("serviceAccount", {}).get("create") is False
     texts = chart.files(values)

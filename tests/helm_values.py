@@ -1,6 +1,8 @@
 """Values for helm.py: by which the chart is rendered, which it refuses, where it differs from the plain manifests, and what is planted."""
 import json
 
+from pod_security import restricted
+
 # Where the chart's defaults may differ from config/kubernetes, and why. Each one must.
 DIFFERENCES = {
     # Several releases can be in one namespace, and each must find its own pods only.
@@ -33,6 +35,18 @@ def env(manifests):
 def policy(manifests):
     one, = manifests.all("NetworkPolicy")
     return one["spec"]
+
+
+def store(manifests):
+    """The image of the chart's own store, if its pod fits the profile `restricted`, and all that means it finds it."""
+    pod = manifests.of("StatefulSet", "pd-proxy-valkey")["spec"]["template"]
+    selectors = [manifests.of("Service", "pd-proxy-valkey")["spec"]["selector"],
+                 *(manifests.of(kind, "pd-proxy-valkey")["spec"][what]["matchLabels"] for kind, what in [("StatefulSet", "selector"), ("NetworkPolicy", "podSelector")]),
+                 manifests.of("NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]["matchLabels"]]
+    gateways = manifests.of("NetworkPolicy", "pd-proxy-valkey")["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+    found = all(one == pod["metadata"]["labels"] for one in selectors) and gateways.items() <= manifests.pod["metadata"]["labels"].items()
+    apart = not gateways.items() <= pod["metadata"]["labels"].items()
+    return pod["spec"]["containers"][0]["image"] if found and apart and not list(restricted(pod["spec"])) else None
 
 
 # By what it is rendered, and what must then be true of it beside what always is. Every value of values.yaml is in one of them.
@@ -88,10 +102,13 @@ CASES = {
     "keys of operators alone": (
         {"auth": {"existingSecret": "other", "clientKeys": False}},
         lambda m: "auth" not in m.said and "OPENAI_API_KEY" in env(m) and len(m.pod["spec"]["volumes"]) == 1),
-    "replicas that decide as one": (
+    "a store that exists": (
         {"share": {"secret": "store"}},
-        lambda m: [one["valueFrom"]["secretKeyRef"] for one in m.container["env"] if one["name"] == "PD_PROXY__SHARE__URL"]
-        == [{"name": "store", "key": "url"}]),
+        lambda m: next(one for one in m.container["env"] if one["name"] == "PD_PROXY__SHARE__URL")["valueFrom"] == {
+            "secretKeyRef": {"name": "store", "key": "url"}} and not m.all("StatefulSet")),
+    "a store for trying": (
+        {"share": {"valkey": {"enabled": True, "image": "registry.example/valkey:9"}}},
+        lambda m: store(m) == "registry.example/valkey:9" and env(m)["PD_PROXY__SHARE__URL"] == "redis://pd-proxy-valkey:6379"),
     "HTTPS": (
         {"tls": {"secret": "cert"}, "config": {"dialect": {"name": "layerwise"}}},
         lambda m: m.container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS" and m.pod["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
@@ -187,6 +204,7 @@ REFUSED = {
     "a port of root": ({"ports": {"http": 80}}, ["ports.http", "1024"]),
     "a host without a port": ({"discovery": {"mode": "static", "prefill": {"hosts": ["10.0.0.1"]}}}, ["discovery.prefill.hosts"]),
     "operators open to all": ({"networkPolicy": {"metricsFrom": []}}, ["networkPolicy.metricsFrom"]),
+    "two stores": ({"share": {"secret": "store", "valkey": {"enabled": True}}}, ["share.secret", "share.valkey.enabled", "leave one"]),
     "one port for two": ({"ports": {"admin": 8000}}, ["ports.http", "ports.admin", "of their own"]),
     "an authority without a certificate": ({"tls": {"clientCa": True}}, ["tls.clientCa", "tls.secret"]),
     "no time to notice": ({"shutdown": {"lameDuckMs": 4000}}, ["shutdown.lameDuckMs", "4000", "more"]),

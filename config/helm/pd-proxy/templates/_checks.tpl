@@ -12,7 +12,7 @@ server.admin_key: "it is a secret: put ADMIN_API_KEY into the Secret that auth.e
 auth.keys_file: "set auth.existingSecret and auth.clientKeys"
 engine.api_key: "it is a secret: put OPENAI_API_KEY into the Secret that auth.existingSecret names"
 trace.headers: "it is a secret: set PD_PROXY__TRACE__HEADERS in extraEnv, with valueFrom and the secretKeyRef of a Secret"
-share.url: "it is a secret: put it into a Secret as url, and name that in share.secret, which sets PD_PROXY__SHARE__URL"
+share.url: "it is a secret: put it into a Secret as url, and name that in share.secret, which sets PD_PROXY__SHARE__URL; or set share.valkey.enabled"
 tls.cert: "set tls.secret"
 tls.key: "set tls.secret"
 tls.client_ca: "set tls.clientCa"
@@ -100,6 +100,9 @@ discovery.kubernetes: "set discovery.mode=labels or services, and discovery.pref
 {{- define "pd-proxy.check" -}}
 {{- include "pd-proxy.checkConfig" . -}}
 {{- if .Values.fleets -}}{{- include "pd-proxy.checkFleets" . -}}{{- else -}}{{- include "pd-proxy.checkDiscovery" . -}}{{- end -}}
+{{- if and .Values.share.secret .Values.share.valkey.enabled -}}
+{{- fail "share.secret and share.valkey.enabled are both set: replicas share one store, leave one of them out" -}}
+{{- end -}}
 {{- if eq (include "pd-proxy.number" .Values.ports.http) (include "pd-proxy.number" .Values.ports.admin) -}}
 {{- fail (printf "ports.http and ports.admin are both %s: give operators a port of their own" (include "pd-proxy.number" .Values.ports.http)) -}}
 {{- end -}}

@@ -29,6 +29,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* The chart's own Valkey, and the labels of its pod: none of the gateway's. */}}
+{{- define "pd-proxy.valkey" -}}
+{{- include "pd-proxy.fullname" . }}-valkey
+{{- end -}}
+
+{{- define "pd-proxy.valkeyLabels" -}}
+app.kubernetes.io/name: {{ include "pd-proxy.name" . }}-valkey
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{/* "true" where engines are found through the API server, else nothing. */}}
 {{- define "pd-proxy.asksApi" -}}
 {{- if has .Values.discovery.mode (list "labels" "services") }}true{{ end -}}
