@@ -6,8 +6,8 @@
 //! part of the limit, or else one. For more it asks an exchange later, when others have told what
 //! they took. All gateways together exceed the limit only where several take free places at once.
 //!
-//! Without the store each gateway goes on with the limit divided by the number of gateways. Pure:
-//! time is an argument.
+//! Without the store each gateway goes on with the limit divided by the number of gateways, and so
+//! it does for a moment with a store that came back empty. Pure: time is an argument.
 
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct PlacesGrant {
     pub held: u32,
     /// Places that nobody holds.
     pub free: u32,
+    /// The store came back empty a moment ago: some gateways may not have told yet what they hold.
+    pub young: bool,
 }
 
 impl KeyPlaces {
@@ -112,8 +114,9 @@ impl KeyPlaces {
         let even = limit / self.gateways;
         match self.account.as_ref().and_then(|account| account.heard) {
             None => even.max(1),
-            Some(PlacesGrant { held, free: 0 }) => held,
-            Some(PlacesGrant { held, free }) => {
+            Some(PlacesGrant { held, free, young: true }) => even.max(1).min(held.saturating_add(free)),
+            Some(PlacesGrant { held, free: 0, .. }) => held,
+            Some(PlacesGrant { held, free, .. }) => {
                 held.saturating_add(1).max(even.min(held.saturating_add(free)))
             }
         }

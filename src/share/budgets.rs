@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::places::Places;
 use super::retry::{Retry, in_time};
-use super::slices::{Buckets, DueExchange, TOGETHER};
+use super::slices::{Buckets, DueExchange, GatewayCount, TOGETHER};
 use super::store::Store;
 use super::{LinkSettings, ShareError};
 use crate::auth::{Callers, KeyCell, KeyPlaces, NamedCells, Told};
@@ -30,6 +30,8 @@ pub struct BudgetLink {
     places: Places,
     callers: Arc<Callers>,
     meters: Arc<Meters>,
+    /// Gateways that share limits, as last counted.
+    gateways: u32,
 }
 
 impl BudgetLink {
@@ -37,20 +39,21 @@ impl BudgetLink {
     pub fn new(settings: LinkSettings, callers: Arc<Callers>, meters: Arc<Meters>) -> BudgetLink {
         let LinkSettings { store, prefix, me } = settings;
         let (buckets, places) = (Buckets::new(&prefix, me), Places::new(&prefix, me));
-        BudgetLink { store, prefix, buckets, places, callers, meters }
+        BudgetLink { store, prefix, buckets, places, callers, meters, gateways: 1 }
     }
 
     /// Keeps limits and store together, and never returns. Without the store each limit goes on
     /// with this gateway's part.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
         let mut retry = Retry::new();
         self.meters.share_budgets(None);
         loop {
             let error = match self.connect().await {
-                Ok((store, gateways)) => {
+                Ok(store) => {
+                    let gateways = self.gateways;
                     tracing::info!(share = %self.prefix, gateways, "limits of keys hold over all gateways");
                     retry.reached();
-                    self.serve(store, gateways).await
+                    self.serve(store).await
                 }
                 Err(error) => error,
             };
@@ -67,22 +70,30 @@ impl BudgetLink {
 
     /// Connects to the store, and counts the gateways: a store that takes no word of this one is
     /// none.
-    async fn connect(&self) -> Result<(MultiplexedConnection, u32), ShareError> {
+    async fn connect(&mut self) -> Result<MultiplexedConnection, ShareError> {
         in_time(async {
             let mut store = self.store.connect().await?.commands;
-            let gateways = self.buckets.count_gateways(&mut store).await?;
-            Ok((store, gateways))
+            self.count(&mut store).await?;
+            Ok(store)
         })
         .await
     }
 
+    /// Counts the gateways. Those that were known are still counted in a store that came back empty
+    /// a moment ago: it has not heard of them yet.
+    async fn count(&mut self, store: &mut MultiplexedConnection) -> Result<(), ShareError> {
+        let GatewayCount { gateways, young } = self.buckets.count_gateways(store).await?;
+        self.gateways = if young { gateways.max(self.gateways) } else { gateways };
+        Ok(())
+    }
+
     /// Exchanges until something fails, and says what.
-    async fn serve(&self, mut store: MultiplexedConnection, mut gateways: u32) -> ShareError {
+    async fn serve(&mut self, mut store: MultiplexedConnection) -> ShareError {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.meters.share_budgets(Some(gateways));
-            if let Err(error) = self.exchange(&mut store, gateways).await {
+            self.meters.share_budgets(Some(self.gateways));
+            if let Err(error) = self.exchange(&mut store).await {
                 return error;
             }
             sleep(PAUSE).await;
@@ -90,18 +101,15 @@ impl BudgetLink {
                 () = self.callers.limits_used() => false,
                 _ = looks.tick() => true,
             };
-            if is_look {
-                gateways = match self.buckets.count_gateways(&mut store).await {
-                    Ok(gateways) => gateways,
-                    Err(error) => return error,
-                };
+            if is_look && let Err(error) = self.count(&mut store).await {
+                return error;
             }
         }
     }
 
     /// Exchanges the slices and places of all keys that have something to tell.
-    async fn exchange(&self, store: &mut MultiplexedConnection, gateways: u32) -> Result<(), ShareError> {
-        let now = Instant::now();
+    async fn exchange(&self, store: &mut MultiplexedConnection) -> Result<(), ShareError> {
+        let (now, gateways) = (Instant::now(), self.gateways);
         let budgets = due(self.callers.budgets(), |budget| {
             budget.join(gateways, now);
             budget.next_exchange(now)

@@ -10,6 +10,7 @@ use redis::Script;
 use redis::aio::ConnectionLike;
 
 use super::ShareError;
+use super::places::YOUNG_MS;
 use crate::auth::key_budget::{SliceGrant, SliceRequest};
 use crate::auth::{Digest, KeyBudget, KeyCell};
 use crate::route::shared::message::ReplicaId;
@@ -41,16 +42,28 @@ for nth, key in ipairs(KEYS) do
 end
 return answer";
 
-/// Notes that a gateway is there, forgets those that have not said so for long, and counts all. The
-/// text is `NUMBER=TIME` for each, with blanks between.
+/// Notes that a gateway is there, forgets those that have not said so for long, counts all, and
+/// says if the first has come a moment ago. The text is `TIME`, and `NUMBER=TIME` for each, with
+/// blanks between.
 const COUNT: &str = "local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local all = {ARGV[1] .. '=' .. string.format('%.0f', now)}
-for id, at in string.gmatch(redis.call('GET', KEYS[1]) or '', '(%x+)=(%d+)') do
+local known = redis.call('GET', KEYS[1]) or ''
+local since = tonumber(string.match(known, '^(%d+) ')) or now
+local all = {string.format('%.0f', since), ARGV[1] .. '=' .. string.format('%.0f', now)}
+for id, at in string.gmatch(known, '(%x+)=(%d+)') do
   if id ~= ARGV[1] and math.abs(now - at) < tonumber(ARGV[2]) then all[#all + 1] = id .. '=' .. at end
 end
 redis.call('SET', KEYS[1], table.concat(all, ' '), 'PX', ARGV[2])
-return #all";
+return {#all - 1, math.abs(now - since) < tonumber(ARGV[3]) and 1 or 0}";
+
+/// Gateways that share limits, as the store counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatewayCount {
+    /// Number of them, this one included.
+    pub gateways: u32,
+    /// The first one has come a moment ago: others may not have told yet that they are there.
+    pub young: bool,
+}
 
 /// One key's exchange that is due, of its budget or of its places.
 #[derive(Debug)]
@@ -105,9 +118,11 @@ impl Buckets {
     ///
     /// # Errors
     /// The store refuses.
-    pub async fn count_gateways(&self, store: &mut impl ConnectionLike) -> Result<u32, ShareError> {
+    pub async fn count_gateways(&self, store: &mut impl ConnectionLike) -> Result<GatewayCount, ShareError> {
         let mut call = self.count.key(format!("{}:gateways:1", self.prefix));
-        Ok(call.arg(&self.me).arg(FORGET_MS).invoke_async(store).await?)
+        call.arg(&self.me).arg(FORGET_MS).arg(YOUNG_MS);
+        let (gateways, young): (u32, u8) = call.invoke_async(store).await?;
+        Ok(GatewayCount { gateways, young: young == 1 })
     }
 }
 

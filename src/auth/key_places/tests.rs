@@ -8,16 +8,21 @@ use super::*;
 
 /// Places that gateways hold, by their numbers.
 #[derive(Default)]
-struct Store(BTreeMap<usize, u32>);
+struct Store {
+    held: BTreeMap<usize, u32>,
+    /// It came a moment ago.
+    young: bool,
+}
 
 impl Store {
     fn exchange(&mut self, me: usize, request: PlacesRequest) -> PlacesGrant {
         let PlacesRequest { limit, inside, spare, parts } = request;
-        let others: u32 = self.0.iter().filter(|(id, _)| **id != me).map(|(_, held)| held).sum();
+        let others: u32 = self.held.iter().filter(|(id, _)| **id != me).map(|(_, held)| held).sum();
         let free = limit.saturating_sub(others + inside);
-        let more = spare.min(free / parts);
-        self.0.insert(me, inside + more);
-        PlacesGrant { held: inside + more, free: free - more }
+        let most = if self.young { (limit / parts).saturating_sub(inside) } else { free / parts };
+        let more = spare.min(most).min(free);
+        self.held.insert(me, inside + more);
+        PlacesGrant { held: inside + more, free: free - more, young: self.young }
     }
 }
 
@@ -115,7 +120,7 @@ fn places_of_a_gateway_that_is_gone_are_free_again() {
     world.exchange(1);
     assert_eq!((world.inside(), world.take(1, 1)), (8, 0));
     // The store has heard nothing of it for long.
-    world.store.0.remove(&0);
+    world.store.held.remove(&0);
     world.now += RENEWAL;
     world.exchange(1);
     assert_eq!(world.take(1, 8), 4);
@@ -132,6 +137,33 @@ fn without_the_store_each_gateway_has_its_part() {
 }
 
 #[test]
+fn a_store_that_comes_back_empty_has_no_places_beyond_the_parts_at_first() {
+    let mut world = World::new(4, 32);
+    assert_eq!((0..4).map(|at| world.take(at, 8)).collect::<Vec<_>>(), [8, 8, 8, 8]);
+    world.store = Store { young: true, ..Store::default() };
+    // The first one asks for more again and again, before others tell what they hold.
+    for _ in 0..9 {
+        world.now += RENEWAL;
+        world.exchange(0);
+        assert_eq!(world.take(0, 32), 0, "its part is taken");
+    }
+    (0..7).for_each(|_| world.gateways[0].leave());
+    world.exchange(0);
+    assert_eq!(world.take(0, 32), 7, "its part");
+    world.now += RENEWAL;
+    (0..4).for_each(|at| world.exchange(at));
+    world.store.young = false;
+    (0..8).for_each(|_| world.gateways[3].leave());
+    for _ in 0..60 {
+        world.now += RENEWAL;
+        (0..4).for_each(|at| world.exchange(at));
+        world.take(0, 32);
+        assert!(world.inside() <= 32);
+    }
+    assert_eq!(world.inside(), 32, "all of them once everybody has told");
+}
+
+#[test]
 fn an_exchange_is_told_once_and_again_after_a_while() {
     let mut places = KeyPlaces::new(Some(4));
     let start = Instant::now();
@@ -140,10 +172,10 @@ fn an_exchange_is_told_once_and_again_after_a_while() {
     assert_eq!(places.next_exchange(start), Some(request));
     assert!(places.take() && places.is_touched(), "this gateway's part, until the store has answered");
     assert_eq!(places.next_exchange(start), None, "one is under way");
-    places.end_exchange(PlacesGrant { held: 0, free: 4 });
+    places.end_exchange(PlacesGrant { held: 0, free: 4, young: false });
     assert!(places.take() && !places.take());
     assert_eq!(places.next_exchange(start), Some(PlacesRequest { inside: 2, ..request }));
-    places.end_exchange(PlacesGrant { held: 2, free: 2 });
+    places.end_exchange(PlacesGrant { held: 2, free: 2, young: false });
     assert_eq!(places.next_exchange(start), None);
     let renewed = PlacesRequest { inside: 2, spare: 2, ..request };
     assert_eq!(places.next_exchange(start + RENEWAL), Some(renewed));
