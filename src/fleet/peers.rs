@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use crate::fleet::scheduler_handle::SchedulerHandle;
 use crate::fleet::{Fleet, InstanceId, Role};
 use crate::obs::Meters;
 use crate::obs::share::Placements;
 use crate::route::shared::message::{DecoderLoad, Numbered, ReplicaId};
-use crate::route::shared::{SharedScheduler, Standing, Traffic};
+use crate::route::shared::{PeerFacts, SharedScheduler, Standing, Traffic};
 
 /// Messages that wait to be sent: those of a second at some thousand requests per second. Beyond
 /// it the store is too slow, and what is left unsaid is told anew when it is back.
@@ -35,8 +36,12 @@ pub struct PeerMessages {
 const TOGETHER: usize = 256;
 
 impl PeerMessages {
-    /// The next messages, in their order; waits for the first.
-    pub async fn next(&mut self) -> Vec<Numbered> {
+    /// The next messages, in their order, not before that time; waits for the first. Nothing is
+    /// lost where it is not waited for.
+    pub async fn next(&mut self, not_before: Option<Instant>) -> Vec<Numbered> {
+        if let Some(time) = not_before {
+            sleep_until(time).await;
+        }
         let mut together = Vec::new();
         self.messages.recv_many(&mut together, TOGETHER).await;
         together
@@ -89,21 +94,35 @@ impl SchedulerHandle {
         });
     }
 
+    /// Says what has waited for a later message.
+    pub fn tell_rest(&self) {
+        let mut state = self.lock();
+        state.board.tell_rest();
+        self.tell_peers(&mut state.board);
+    }
+
     /// Shows the standing among other gateways, where the fleet is shared.
     pub(super) fn show(&self, meters: &Meters) {
-        let (standing, traffic) = {
-            let state = self.lock();
-            (state.board.standing(), state.board.traffic())
+        let (standing, traffic, heard) = {
+            let board = &self.lock().board;
+            (board.standing(), board.traffic(), board.heard_gateways())
         };
-        let Some((standing, traffic)) = standing.zip(traffic) else { return };
+        let (Some(standing), Some(traffic), Some(heard)) = (standing, traffic, heard) else { return };
         let Traffic { placed, own, lapsed, for_others, .. } = traffic;
         let placements = Placements { leader: placed, here: own, lapsed, for_others };
         meters.share(&Standing::NAMES, standing.name(), placements);
+        meters.share_heard(heard);
     }
 
     /// Standing among the other gateways; none where the fleet is not shared.
     pub fn standing(&self) -> Option<Standing> {
         self.lock().board.standing()
+    }
+
+    /// Number of this gateway among others, and facts of those that are heard; none where the fleet
+    /// is not shared.
+    pub fn gateways(&self) -> Option<(ReplicaId, Vec<PeerFacts>)> {
+        self.lock().board.gateways(self.now())
     }
 
     /// Counts of what was told to other gateways; none where the fleet is not shared.

@@ -7,6 +7,8 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 pub const REQUESTS: &str = "pd_proxy_requests_total";
 /// 1 for the standing of the gateway among those that share a fleet, by `standing`.
 pub const SHARE_STANDING: &str = "pd_proxy_share_standing";
+/// Gateways of a fleet that are heard, this one included.
+pub const SHARE_HEARD: &str = "pd_proxy_share_heard";
 /// 1 while limits of keys hold over all gateways, 0 while this one has its part of them.
 pub const SHARE_BUDGETS: &str = "pd_proxy_share_budgets";
 /// Gateways among which limits of keys are divided, as last counted.
@@ -153,7 +155,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 70] = [
+pub const ALL: [&str; 71] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -191,6 +193,7 @@ pub const ALL: [&str; 70] = [
     KV_OFFERED_TOKENS,
     WAITING,
     SHARE_STANDING,
+    SHARE_HEARD,
     SHARE_BUDGETS,
     SHARE_GATEWAYS,
     SHARE_PLACEMENTS,
@@ -376,6 +379,7 @@ pub(super) fn describe() {
 fn describe_routing() {
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
     describe_gauge!(SHARE_STANDING, "1 for how the gateway stands to those that share its engines, else 0");
+    describe_gauge!(SHARE_HEARD, "Gateways of a shared fleet that are heard, this one included");
     describe_gauge!(
         SHARE_BUDGETS,
         "1 while limits of keys hold over all gateways, 0 while this one has its part"

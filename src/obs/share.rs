@@ -27,6 +27,12 @@ impl Meters {
         });
     }
 
+    /// Shows how many gateways of the fleet are heard, this one included.
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than the numbers that it has exactly")]
+    pub fn share_heard(&self, gateways: usize) {
+        self.label.with(|| gauge!(names::SHARE_HEARD).set(gateways as f64));
+    }
+
     /// Shows the standing of the gateway among others: 1 for the word that holds, 0 for the others.
     pub fn share(&self, words: &[&'static str], holds: &'static str, placements: Placements) {
         self.label.with(|| {

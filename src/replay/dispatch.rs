@@ -79,6 +79,8 @@ pub trait Dispatch {
     fn hear(&mut self, now: Seconds, from: ReplicaId, message: &Numbered);
     /// Lets time pass, and says that it is there.
     fn beat(&mut self, now: Seconds);
+    /// Says what has waited for a later message.
+    fn tell_rest(&mut self);
     /// Messages for the other gateways.
     fn messages(&mut self) -> Vec<Numbered>;
     /// Reports a change of the tokens that a prefiller holds for decoders.
@@ -313,6 +315,10 @@ impl Dispatch for Director {
     fn beat(&mut self, now: Seconds) {
         self.board.pass(now);
         self.board.beat(now, Vec::new());
+    }
+
+    fn tell_rest(&mut self) {
+        self.board.tell_rest();
     }
 
     fn messages(&mut self) -> Vec<Numbered> {

@@ -1,5 +1,7 @@
 //! Messages between gateways: values to bytes and back. The module is pure.
 
+use std::collections::BTreeMap;
+
 use prost::Message as _;
 
 use super::wire;
@@ -18,11 +20,19 @@ const FAILED: u32 = 0;
 const COMPUTED: u32 = 1;
 const UNSEEN: u32 = 2;
 
-/// The bytes of some messages of one gateway.
-pub fn encode(from: ReplicaId, messages: &[Numbered]) -> Vec<u8> {
-    let item = |it: &Numbered| wire::Item { number: it.number, content: Some(content(&it.message)) };
-    let items = messages.iter().map(item).collect();
-    wire::Envelope { from: from.0, items }.encode_to_vec()
+/// The bytes of some messages of one gateway, for each that hears them; those for all, None, come
+/// first.
+pub fn encode(from: ReplicaId, messages: &[Numbered]) -> Vec<(Option<ReplicaId>, Vec<u8>)> {
+    let mut each: BTreeMap<Option<ReplicaId>, Vec<wire::Item>> = BTreeMap::new();
+    for Numbered { number, to, message } in messages {
+        let item = wire::Item { number: *number, content: Some(content(message)) };
+        each.entry(*to).or_default().push(item);
+    }
+    let bytes = |(to, items): (Option<ReplicaId>, Vec<wire::Item>)| {
+        let envelope = wire::Envelope { from: from.0, items, to: to.map(|to| to.0) };
+        (to, envelope.encode_to_vec())
+    };
+    each.into_iter().map(bytes).collect()
 }
 
 /// The sender and the messages of what was published. Messages of kinds that are not known are left
@@ -31,10 +41,11 @@ pub fn encode(from: ReplicaId, messages: &[Numbered]) -> Vec<u8> {
 /// # Errors
 /// It is no protobuf of that form.
 pub fn decode(bytes: &[u8]) -> Result<(ReplicaId, Vec<Numbered>), prost::DecodeError> {
-    let wire::Envelope { from, items } = wire::Envelope::decode(bytes)?;
+    let wire::Envelope { from, items, to } = wire::Envelope::decode(bytes)?;
+    let to = to.map(ReplicaId);
     let known = items.into_iter().filter_map(|item| {
         let message = message(item.content?)?;
-        Some(Numbered { number: item.number, message })
+        Some(Numbered { number: item.number, to, message })
     });
     Ok((ReplicaId(from), known.collect()))
 }
@@ -282,20 +293,46 @@ mod tests {
     }
 
     fn numbered(messages: Vec<Message>) -> Vec<Numbered> {
-        (41..).zip(messages).map(|(number, message)| Numbered { number, message }).collect()
+        (41..).zip(messages).map(|(number, message)| Numbered { number, to: None, message }).collect()
+    }
+
+    /// The bytes of messages that all hear.
+    fn encode_for_all(from: ReplicaId, messages: &[Numbered]) -> Vec<u8> {
+        let mut all = encode(from, messages);
+        let (to, bytes) = all.pop().unwrap();
+        assert_eq!((all.len(), to), (0, None));
+        bytes
     }
 
     #[test]
     fn messages_are_read_as_they_were_written() {
         let all = numbered(every_message());
-        let bytes = encode(ReplicaId(77), &all);
+        let bytes = encode_for_all(ReplicaId(77), &all);
         assert_eq!(decode(&bytes).unwrap(), (ReplicaId(77), all));
+    }
+
+    #[test]
+    fn each_gateway_gets_its_messages_in_their_order_after_those_for_all() {
+        let to = |to: Option<u64>, number| Numbered {
+            number,
+            to: to.map(ReplicaId),
+            message: Message::Left { number },
+        };
+        let sent = [to(Some(9), 1), to(None, 5), to(Some(3), 2), to(Some(9), 2), to(None, 6)];
+        let read =
+            encode(ReplicaId(77), &sent).into_iter().map(|(to, bytes)| (to, decode(&bytes).unwrap().1));
+        let expected = [
+            (None, vec![to(None, 5), to(None, 6)]),
+            (Some(ReplicaId(3)), vec![to(Some(3), 2)]),
+            (Some(ReplicaId(9)), vec![to(Some(9), 1), to(Some(9), 2)]),
+        ];
+        assert_eq!(read.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn a_prompt_of_100_000_tokens_takes_less_than_a_kibibyte_and_a_bit() {
         let ask = Message::Ask(Ask { number: 1, waited_s: 0.0, tried: vec![], prompt: prompt_facts(195) });
-        let bytes = encode(ReplicaId(u64::MAX), &numbered(vec![ask])).len();
+        let bytes = encode_for_all(ReplicaId(u64::MAX), &numbered(vec![ask])).len();
         assert!(bytes <= 1_064, "{bytes} bytes");
     }
 
@@ -303,7 +340,7 @@ mod tests {
     #[test]
     fn fields_and_kinds_that_are_not_known_are_passed_over() {
         let left = numbered(vec![Message::Left { number: 3 }]);
-        let mut bytes = encode(ReplicaId(1), &left);
+        let mut bytes = encode_for_all(ReplicaId(1), &left);
         // Item (tag 2) with field 90, a number; and field 91 of the envelope, a number.
         bytes.extend([0x12, 3, 0xd0, 0x05, 1, 0xd8, 0x05, 1]);
         assert_eq!(decode(&bytes).unwrap(), (ReplicaId(1), left));

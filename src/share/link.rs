@@ -11,11 +11,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::lease::{Lease, RENEWAL};
 use super::retry::{Retry, in_time};
 use super::store::{Connected, Store};
-use super::{IN_FLIGHT, LARGEST_BYTES, ShareError, codec};
+use super::{IN_FLIGHT, LARGEST_BYTES, ShareError, TOGETHER, codec};
 use crate::fleet::peers::PeerMessages;
 use crate::fleet::{Fleet, SchedulerHandle};
 use crate::route::shared::message::{Numbered, ReplicaId};
-use crate::route::shared::{BEAT_S, SILENCE_S};
+use crate::route::shared::{BEAT_S, LATER_S, SILENCE_S};
 
 /// Settings of a link to the store.
 #[derive(Clone, Debug)]
@@ -41,7 +41,6 @@ pub struct Link {
 struct Session {
     store: MultiplexedConnection,
     heard: PubSubStream,
-    channel: String,
     lease: Lease,
     last_echo: Instant,
 }
@@ -81,16 +80,16 @@ impl Link {
 
     async fn connect(&self) -> Result<Session, ShareError> {
         let LinkSettings { store, prefix, me } = &self.settings;
-        let channel = format!("{prefix}:messages");
+        let channels = [channel(prefix, None), channel(prefix, Some(*me))];
         let opened = async {
             let Connected { client, commands: store } = store.connect().await?;
             let mut listener = client.get_async_pubsub().await?;
-            listener.subscribe(&channel).await?;
+            listener.subscribe(&channels).await?;
             Ok((store, listener.into_on_message()))
         };
         let (store, heard) = in_time(opened).await?;
         let lease = Lease::new(format!("{prefix}:leader"), *me);
-        Ok(Session { store, heard, channel, lease, last_echo: Instant::now() })
+        Ok(Session { store, heard, lease, last_echo: Instant::now() })
     }
 
     /// Sends and hears until something fails, and says what.
@@ -99,17 +98,23 @@ impl Link {
         let mut renewals = interval(RENEWAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         renewals.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rests = interval(Duration::from_secs_f64(LATER_S));
+        rests.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut published_at = Instant::now();
         let mut publishing = FuturesUnordered::new();
         let mut renewing = FuturesUnordered::new();
         let mut refused = false;
         loop {
+            // What comes before the answer waits for it a moment, and then goes out together.
+            let together_until = (!publishing.is_empty()).then_some(published_at + TOGETHER);
             tokio::select! {
                 heard = session.heard.next() => match heard {
                     Some(message) => self.hear(&mut session, message.get_payload_bytes()),
                     None => return ShareError::Closed,
                 },
-                messages = self.unsent.next(), if publishing.len() < IN_FLIGHT => {
-                    publishing.push(publish(session.store.clone(), &session.channel, self.settings.me, &messages));
+                messages = self.unsent.next(together_until), if publishing.len() < IN_FLIGHT => {
+                    published_at = Instant::now();
+                    publishing.push(self.publish(session.store.clone(), &messages));
                 }
                 Some(published) = publishing.next(), if !publishing.is_empty() => {
                     if let Err(error) = published {
@@ -130,11 +135,26 @@ impl Link {
                     }
                     self.scheduler.lead(session.lease.leads());
                 }
+                _ = rests.tick() => self.scheduler.tell_rest(),
                 _ = renewals.tick(), if renewing.is_empty() => {
                     renewing.push(renew(session.store.clone(), session.lease.clone()));
                 }
             }
         }
+    }
+
+    /// The future of publishing some messages. They stay in their order, since the connection sends
+    /// in the order in which it is asked.
+    fn publish(
+        &self,
+        mut store: MultiplexedConnection,
+        messages: &[Numbered],
+    ) -> impl Future<Output = Result<(), ShareError>> + use<> {
+        let mut pipeline = redis::pipe();
+        for (to, bytes) in codec::encode(self.settings.me, messages) {
+            pipeline.cmd("PUBLISH").arg(channel(&self.settings.prefix, to)).arg(bytes).ignore();
+        }
+        async move { Ok(pipeline.query_async::<()>(&mut store).await?) }
     }
 
     fn hear(&self, session: &mut Session, bytes: &[u8]) {
@@ -172,17 +192,12 @@ impl Link {
     }
 }
 
-/// The future of publishing some messages. They stay in their order, since the connection sends in
-/// the order in which it is asked.
-fn publish(
-    mut store: MultiplexedConnection,
-    channel: &str,
-    me: ReplicaId,
-    messages: &[Numbered],
-) -> impl Future<Output = Result<(), ShareError>> + use<> {
-    let mut command = redis::cmd("PUBLISH");
-    command.arg(channel).arg(codec::encode(me, messages));
-    async move { Ok(command.query_async::<()>(&mut store).await?) }
+/// Name of the channel of all gateways, or of one.
+fn channel(prefix: &str, to: Option<ReplicaId>) -> String {
+    match to {
+        None => format!("{prefix}:messages"),
+        Some(ReplicaId(number)) => format!("{prefix}:messages:{number:016x}"),
+    }
 }
 
 async fn renew(mut store: MultiplexedConnection, lease: Lease) -> (Result<bool, ShareError>, Instant) {

@@ -2,9 +2,9 @@
 //! lease that says which gateway leads, the budgets and places of clients' keys, and the engines
 //! that keep stored responses.
 //!
-//! Each message is heard by all gateways, the sender included,
-//! which learns by its own beats how long a message takes, and that the store is still there. What
-//! the messages mean is [`crate::route::shared`].
+//! A message is for one gateway, or for all, the sender included, which learns by its own beats how
+//! long a message takes, and that the store is still there. What the messages mean is
+//! [`crate::route::shared`].
 
 pub mod budgets;
 pub mod codec;
@@ -36,6 +36,9 @@ pub const RETRY_MIN: Duration = Duration::from_millis(100);
 pub const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Commands that are under way at once. What comes meanwhile goes out together.
 pub const IN_FLIGHT: usize = 64;
+/// Time for which messages wait for the answer to those before them: what comes meanwhile goes out
+/// together. A store that is near has answered by then.
+pub const TOGETHER: Duration = Duration::from_millis(1);
 /// Largest message that is read, bytes: some hundred requests with long prompts. What is larger was
 /// not written by a gateway.
 pub const LARGEST_BYTES: usize = 1 << 20;

@@ -4,7 +4,7 @@
 
 use prost::{Message, Oneof};
 
-/// One publication: some messages of one gateway, in their order.
+/// One publication: some messages of one gateway to the same, in their order.
 #[derive(Clone, PartialEq, Message)]
 pub struct Envelope {
     /// Number of the sender.
@@ -13,12 +13,15 @@ pub struct Envelope {
     /// Messages of the gateway.
     #[prost(message, repeated, tag = "2")]
     pub items: Vec<Item>,
+    /// Number of the gateway that hears it; none where all do.
+    #[prost(fixed64, optional, tag = "3")]
+    pub to: Option<u64>,
 }
 
 /// One message of several.
 #[derive(Clone, PartialEq, Message)]
 pub struct Item {
-    /// Place among all messages of the sender.
+    /// Place among all messages of the sender to the same.
     #[prost(uint64, tag = "100")]
     pub number: u64,
     /// Content of the message; none of a kind that the reader does not know.
@@ -38,7 +41,7 @@ pub enum Content {
     /// The leader places a request.
     #[prost(message, tag = "3")]
     Place(Place),
-    /// A gateway placed a request of its own.
+    /// A request of the sender has a prefiller.
     #[prost(message, tag = "4")]
     Commit(Commit),
     /// A prefill ended.
@@ -108,7 +111,7 @@ pub struct Place {
     pub waiting: u32,
 }
 
-/// A request that its own gateway placed.
+/// A request of the sender that has a prefiller.
 #[derive(Clone, PartialEq, Message)]
 pub struct Commit {
     /// Number of the request at the sender.

@@ -128,18 +128,42 @@ struct Flight {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     Arrives(u32),
-    Reaches { request: u32, lane: u16 },
-    Restored { request: u32, lane: u16, tokens: u32 },
+    Reaches {
+        request: u32,
+        lane: u16,
+    },
+    Restored {
+        request: u32,
+        lane: u16,
+        tokens: u32,
+    },
     StepEnds(u16),
-    Answers { request: u32, computed: bool },
-    Stored { request: u32, lane: u16 },
-    Seen { request: u32, lane: u16 },
+    Answers {
+        request: u32,
+        computed: bool,
+    },
+    Stored {
+        request: u32,
+        lane: u16,
+    },
+    Seen {
+        request: u32,
+        lane: u16,
+    },
     HandedOver(u32),
-    Turns { decoder: u16, version: u64 },
+    Turns {
+        decoder: u16,
+        version: u64,
+    },
     Through(u32),
     Wakes(u16),
-    Heard { gateway: u16, message: u64 },
+    Heard {
+        gateway: u16,
+        message: u64,
+    },
     Beats,
+    /// Gateways say what has waited for a later message.
+    Rests,
     LoadsTold,
     Closes,
 }
@@ -214,6 +238,7 @@ impl<'a, D: Dispatch> World<'a, D> {
         self.plan_beginning(0);
         if self.faults.share_s.is_some() {
             self.plan(0.0, Event::Beats);
+            self.plan(0.0, Event::Rests);
         }
         let mut left = requests.saturating_mul(EVENTS_PER_REQUEST_MAX);
         while self.served < requests && left > 0 {
@@ -253,6 +278,7 @@ impl<'a, D: Dispatch> World<'a, D> {
             Event::Wakes(gateway) => self.wakes(gateway),
             Event::Heard { gateway, message } => self.heard(gateway, message),
             Event::Beats => self.beats(),
+            Event::Rests => self.rests(),
             Event::LoadsTold => self.loads_told(),
             Event::Closes => self.gateways.iter_mut().for_each(|g| g.dispatch.close(LaneId(VICTIM))),
         }

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use super::super::dispatch::{DecodeLoad, Dispatch};
 use super::super::random::Random;
 use super::{Event, World};
-use crate::route::shared::BEAT_S;
 use crate::route::shared::message::{Numbered, ReplicaId};
+use crate::route::shared::{BEAT_S, LATER_S};
 
 /// Messages that are under way.
 #[derive(Debug)]
@@ -45,7 +45,11 @@ impl<D: Dispatch> World<'_, D> {
             let number = self.share.last;
             let from = ReplicaId(at as u64);
             let mut left = 0;
-            for to in 0..self.gateways.len() {
+            let (first, last) = match message.to {
+                Some(ReplicaId(to)) => (to as usize, to as usize),
+                None => (0, self.gateways.len() - 1),
+            };
+            for to in first..=last {
                 if self.share.random.unit() >= self.faults.share_lost {
                     self.plan(self.now + delay_s, Event::Heard { gateway: to as u16, message: number });
                     left += 1;
@@ -66,6 +70,15 @@ impl<D: Dispatch> World<'_, D> {
             self.share.messages.insert(number, it);
         }
         self.pump(at);
+    }
+
+    /// All gateways say what has waited for a later message.
+    pub(super) fn rests(&mut self) {
+        for at in 0..self.gateways.len() {
+            self.gateways[at].dispatch.tell_rest();
+            self.send_messages(at);
+        }
+        self.plan(self.now + LATER_S, Event::Rests);
     }
 
     pub(super) fn beats(&mut self) {

@@ -75,6 +75,8 @@ impl Dispatch for Simple {
 
     fn beat(&mut self, _: Seconds) {}
 
+    fn tell_rest(&mut self) {}
+
     fn messages(&mut self) -> Vec<Numbered> {
         Vec::new()
     }

@@ -24,7 +24,9 @@ impl Share {
             tried: tried.iter().filter_map(|lane| self.names.name(*lane)).collect(),
             prompt: self.names.facts(job, &told),
         };
-        self.say(Message::Ask(ask));
+        if let Some(leader) = self.leader {
+            self.say_to(leader, Message::Ask(ask));
+        }
         let (job, tried) = (job.clone(), (*tried).into());
         let open = OpenAsk { job, since_s: *since_s, tried, sent_s: sources.now, queued: false };
         self.asks.insert(number, open);
@@ -78,7 +80,9 @@ impl Share {
         let given = GivenBooking { ticket: Some(Ticket(number)), since_s: ask.since_s, job: ask.job, terms };
         let mut commit = board.book(now, given);
         commit.waiting = usize::try_from(place.waiting).unwrap_or(usize::MAX);
-        self.remember_told(&commit, number);
+        if let Some(told) = self.remember_told(&commit, number) {
+            self.say_later(Message::Commit(told.as_ref().clone()));
+        }
         self.placed.push(commit);
     }
 
@@ -110,7 +114,8 @@ impl Share {
                 prompt: self.names.facts(&ask.job, &[]),
             });
         }
-        asks.into_iter().for_each(|ask| self.say(Message::Ask(ask)));
+        let Some(leader) = self.leader else { return };
+        asks.into_iter().for_each(|ask| self.say_to(leader, Message::Ask(ask)));
     }
 
     /// The next moment at which a request has waited too long for a sign.

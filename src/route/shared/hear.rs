@@ -1,8 +1,8 @@
 //! Consequences of messages from others, and of their silence.
 
 use super::ASK_ANEW_S;
-use super::message::{Ask, Beat, Commitment, Message, Numbered, Place, ReplicaId, RequestId};
-use super::share::{Elsewhere, Share, Stage};
+use super::message::{Ask, Beat, Commitment, Message, Numbered, ReplicaId, RequestId};
+use super::share::{Share, Stage};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::scheduler::{Done, GivenBooking, PrefillScheduler};
 use smallvec::SmallVec;
@@ -16,84 +16,73 @@ impl Share {
         board: &mut PrefillScheduler,
         now: Seconds,
         from: ReplicaId,
-        Numbered { number, message }: &Numbered,
+        Numbered { number, to, message }: &Numbered,
     ) {
+        if to.is_some_and(|to| to != self.me) {
+            return;
+        }
         if from == self.me {
             if let Message::Beat(beat) = message {
                 self.observe_delay(now - beat.sent_s);
             }
             return;
         }
-        self.note_number(now, from, *number);
+        self.note_number(now, from, *number, to.is_some());
         let id = |number: &u64| RequestId { replica: from, number: *number };
         match message {
-            Message::Ask(ask) => self.hear_ask(board, now, id(&ask.number), ask),
+            Message::Ask(ask) if self.leads => self.hear_ask(board, now, id(&ask.number), ask),
+            // Who asked gets no sign of a gateway that leads no more.
+            Message::Ask(_) => {}
             Message::Queued(requests) => {
                 let me = self.me;
                 let mine = requests.iter().filter(|request| request.replica == me);
                 mine.for_each(|request| self.signed(request.number));
             }
             Message::Place(place) if place.request.replica == self.me => self.placed(board, now, place),
-            Message::Place(place) => self.hear_place(board, now, place),
+            Message::Place(_) => {}
             Message::Commit(commitment) => self.hear_commit(board, now, id(&commitment.number), commitment),
             Message::Ended { number, end } => self.forget(board, now, id(number), *end),
             Message::Left { number } => self.hear_left(board, now, id(number)),
             Message::Beat(beat) => self.hear_beat(board, now, from, beat),
-            Message::Hello => self.tell_all(now),
+            Message::Hello => {
+                self.peers.entry(from).or_default().last_to_me = 0;
+                self.tell_all(now);
+            }
             Message::Anew => self.forget_requests(board, now, from),
         }
     }
 
     /// Notes that a gateway is there, and asks for all anew if a message of it was missed.
-    fn note_number(&mut self, now: Seconds, from: ReplicaId, number: u64) {
+    fn note_number(&mut self, now: Seconds, from: ReplicaId, number: u64, to_me: bool) {
         let peer = self.peers.entry(from).or_default();
-        let missed = peer.last != 0 && number != peer.last + 1;
-        (peer.heard_s, peer.last) = (now, number);
+        peer.heard_s = now;
+        let last = std::mem::replace(peer.last_mut(to_me), number);
+        let missed = last != 0 && number != last + 1;
         if missed && now - self.asked_anew_s > ASK_ANEW_S {
             self.asked_anew_s = now;
             self.say(Message::Hello);
             self.tell_all(now);
         } else if missed {
             // Asked for a moment ago: the next number tells it once more.
-            self.peers.entry(from).or_default().last = UNKNOWN;
+            *self.peers.entry(from).or_default().last_mut(to_me) = UNKNOWN;
         }
     }
 
     fn hear_ask(&mut self, board: &mut PrefillScheduler, now: Seconds, id: RequestId, ask: &Ask) {
-        match self.elsewhere.get(&id).map(|it| it.stage) {
+        match self.elsewhere.get(&id).copied() {
             // A gateway that asks again has not heard of its place.
             Some(Stage::Booked(..)) => self.forget(board, now, id, Done::Failed),
             Some(Stage::WaitsHere(_)) => return self.came.push(id),
-            Some(Stage::Waits) | None => {}
+            None => {}
         }
         let job = self.names.job(&ask.prompt);
-        let mut stage = Stage::Waits;
-        if self.leads {
-            let tried: SmallVec<[LaneId; 4]> =
-                ask.tried.iter().filter_map(|name| self.names.lane(*name)).collect();
-            let ticket = board.return_to_line(now - ask.waited_s.max(0.0), job.clone(), &tried);
-            board.tell(ticket, now, &self.names.told(&ask.prompt));
-            self.waits_here.insert(ticket, id);
-            self.came.push(id);
-            stage = Stage::WaitsHere(ticket);
-        }
-        self.remember(id, Elsewhere { job, stage });
-    }
-
-    fn hear_place(&mut self, board: &mut PrefillScheduler, now: Seconds, place: &Place) {
-        if matches!(self.elsewhere.get(&place.request), Some(Elsewhere { stage: Stage::Booked(..), .. })) {
-            // Placed twice: its own gateway says where it is.
-            return;
-        }
-        let Some(it) = self.elsewhere.remove(&place.request) else { return };
-        if let Stage::WaitsHere(ticket) = it.stage {
-            self.waits_here.remove(&ticket);
-            board.cancel(ticket);
-        }
-        let Some(terms) = self.names.terms(&place.terms) else { return };
-        let given = GivenBooking { ticket: None, since_s: now, job: it.job.clone(), terms };
-        let stage = Stage::Booked(board.book(now, given).booking, place.terms.lane);
-        self.remember(place.request, Elsewhere { job: it.job, stage });
+        let tried: SmallVec<[LaneId; 4]> =
+            ask.tried.iter().filter_map(|name| self.names.lane(*name)).collect();
+        let ticket = board.return_to_line(now - ask.waited_s.max(0.0), job, &tried);
+        board.tell(ticket, now, &self.names.told(&ask.prompt));
+        self.waits_here.insert(ticket, id);
+        self.came.push(id);
+        self.remember(id, Stage::WaitsHere(ticket));
     }
 
     fn hear_commit(
@@ -103,7 +92,7 @@ impl Share {
         id: RequestId,
         commitment: &Commitment,
     ) {
-        match self.elsewhere.get(&id).map(|it| it.stage) {
+        match self.elsewhere.get(&id).copied() {
             Some(Stage::Booked(_, lane)) if lane == commitment.terms.lane => return,
             // The leader's place for it came too late.
             Some(Stage::Booked(..)) => self.forget(board, now, id, Done::Failed),
@@ -111,14 +100,14 @@ impl Share {
         }
         let Some(terms) = self.names.terms(&commitment.terms) else { return };
         let job = self.names.job(&commitment.prompt);
-        let given = GivenBooking { ticket: None, since_s: now, job: job.clone(), terms };
+        let given = GivenBooking { ticket: None, since_s: now, job, terms };
         let stage = Stage::Booked(board.book(now, given).booking, commitment.terms.lane);
-        self.remember(id, Elsewhere { job, stage });
+        self.remember(id, stage);
     }
 
     /// A request waits no more. What is booked for it ends when its gateway says so.
     fn hear_left(&mut self, board: &mut PrefillScheduler, now: Seconds, id: RequestId) {
-        if !matches!(self.elsewhere.get(&id), Some(Elsewhere { stage: Stage::Booked(..), .. })) {
+        if !matches!(self.elsewhere.get(&id), Some(Stage::Booked(..))) {
             self.forget(board, now, id, Done::Unseen);
         }
     }
@@ -178,7 +167,7 @@ impl Share {
             self.beat(board, now, Vec::new());
             return;
         }
-        self.take_messages();
+        self.drop_messages();
         self.leads = false;
         self.leader = None;
         self.move_all_here(board);

@@ -20,16 +20,16 @@ pub struct RequestId {
     pub number: u64,
 }
 
-/// One message to all other gateways.
+/// One message to other gateways.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// A request wants the leader to place it.
+    /// A request wants the leader to place it. For the leader alone.
     Ask(Ask),
-    /// The leader has requests in its line.
+    /// The leader has requests in its line. For their gateway alone.
     Queued(Vec<RequestId>),
-    /// The leader places a request of another gateway.
+    /// The leader places a request of another gateway. For that one alone.
     Place(Place),
-    /// A gateway placed a request of its own.
+    /// A request of the sender has a prefiller.
     Commit(Commitment),
     /// A prefill of the sender ended.
     Ended {
@@ -51,12 +51,15 @@ pub enum Message {
     Anew,
 }
 
-/// A message, and its place among all of its sender, by which others see that they missed one.
+/// A message, and its place among those of its sender for the same, by which they see that they
+/// missed one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Numbered {
     /// One more than that of the message before it.
     pub number: u64,
-    /// Message to all others.
+    /// The gateway that hears it; none = all do.
+    pub to: Option<ReplicaId>,
+    /// Message itself.
     pub message: Message,
 }
 
@@ -84,7 +87,7 @@ pub struct Place {
     pub waiting: u32,
 }
 
-/// A request that its own gateway placed.
+/// A request of the sender that has a prefiller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Commitment {
     /// Number of the request.

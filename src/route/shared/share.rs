@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::lanes::LaneNames;
 use super::message::{Beat, Commitment, DecoderLoad, Message, Numbered, Place, ReplicaId, RequestId};
+use super::peers::Peer;
 use super::{FAR_S, SILENCE_S};
 use crate::route::job::{Job, LaneId, Seconds};
 use crate::route::scheduler::{Booking, Commit, Done, PrefillScheduler, Ticket};
@@ -82,31 +83,13 @@ pub(super) struct OpenAsk {
     pub(super) queued: bool,
 }
 
-/// A prefill of another gateway, or a request of it that waits.
-#[derive(Debug)]
-pub(super) struct Elsewhere {
-    pub(super) job: Arc<Job>,
-    pub(super) stage: Stage,
-}
-
 /// Stage of another gateway's request, as far as it was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It waits at the leader, which is not here.
-    Waits,
     /// It waits in the line here.
     WaitsHere(Ticket),
     /// Its prefill is booked, on the prefiller of that name.
     Booked(Booking, u64),
-}
-
-/// A gateway that was heard.
-#[derive(Debug, Default)]
-pub(super) struct Peer {
-    pub(super) heard_s: Seconds,
-    /// Number of its last message that was heard; 0 before the first.
-    pub(super) last: u64,
-    pub(super) beat: Beat,
 }
 
 #[derive(Debug)]
@@ -131,7 +114,7 @@ pub(super) struct Share {
     /// Numbers by which the others know bookings of this gateway.
     pub(super) told: HashMap<Booking, (u64, Arc<Commitment>)>,
     /// Requests of others.
-    pub(super) elsewhere: HashMap<RequestId, Elsewhere>,
+    pub(super) elsewhere: HashMap<RequestId, Stage>,
     /// Of these, those that wait here.
     pub(super) waits_here: HashMap<Ticket, RequestId>,
     /// Of these, those that came since the last pass: the asker has no sign yet.
@@ -140,11 +123,13 @@ pub(super) struct Share {
     /// Requests of this gateway that the leader placed since the last pass.
     pub(super) placed: Vec<Commit>,
     pub(super) traffic: Traffic,
-    /// Number of the last message.
+    /// Number of the last message for all.
     said: u64,
     /// Time at which the others were last asked to say all anew.
     pub(super) asked_anew_s: Seconds,
     out: Vec<Numbered>,
+    /// Messages that may wait for the next one for all.
+    later: Vec<Numbered>,
 }
 
 impl Share {
@@ -172,16 +157,57 @@ impl Share {
             said: 0,
             asked_anew_s: Seconds::NEG_INFINITY,
             out: Vec::new(),
+            later: Vec::new(),
         }
     }
 
+    /// Tells all others at once, and what has waited for that.
     pub(super) fn say(&mut self, message: Message) {
+        self.say_later(message);
+        self.say_rest();
+    }
+
+    /// Tells all others of something that changes nothing for them at the moment: with the next
+    /// message for all, or when [`say_rest`](Self::say_rest) is called.
+    pub(super) fn say_later(&mut self, message: Message) {
         if self.connected {
             self.said += 1;
-            self.out.push(Numbered { number: self.said, message });
+            self.later.push(Numbered { number: self.said, to: None, message });
         }
     }
 
+    /// Tells others what has waited for a later message.
+    pub(super) fn say_rest(&mut self) {
+        self.out.append(&mut self.later);
+    }
+
+    /// Tells all others of a booking or its end: later if one gateway decides for all and does not
+    /// need to know, or else at once.
+    fn report(&mut self, message: Message, is_needed: bool) {
+        if !is_needed && (self.leads || self.asks_leader()) {
+            self.say_later(message);
+        } else {
+            self.say(message);
+        }
+    }
+
+    /// Tells one gateway alone.
+    pub(super) fn say_to(&mut self, whom: ReplicaId, message: Message) {
+        if !self.connected {
+            return;
+        }
+        let peer = self.peers.entry(whom).or_default();
+        peer.said += 1;
+        self.out.push(Numbered { number: peer.said, to: Some(whom), message });
+    }
+
+    /// Drops what has not been taken.
+    pub(super) fn drop_messages(&mut self) {
+        self.out.clear();
+        self.later.clear();
+    }
+
+    /// Messages to be sent, in their order.
     pub(super) fn take_messages(&mut self) -> Vec<Numbered> {
         std::mem::take(&mut self.out)
     }
@@ -211,8 +237,10 @@ impl Share {
             None => commit.booking.0,
         };
         self.traffic.own += 1;
+        // The leader has not placed it, and may not know of it.
+        let is_needed = !self.leads;
         if let Some(told) = self.remember_told(commit, number) {
-            self.say(Message::Commit(told.as_ref().clone()));
+            self.report(Message::Commit(told.as_ref().clone()), is_needed);
         }
     }
 
@@ -241,50 +269,50 @@ impl Share {
             own.push(commit);
         }
         let came = std::mem::take(&mut self.came);
-        let waits = |id: &RequestId| {
-            matches!(self.elsewhere.get(id), Some(Elsewhere { stage: Stage::WaitsHere(_), .. }))
-        };
+        let waits = |id: &RequestId| matches!(self.elsewhere.get(id), Some(Stage::WaitsHere(_)));
         let queued: Vec<RequestId> = came.into_iter().filter(waits).collect();
-        if !queued.is_empty() {
-            self.say(Message::Queued(queued));
+        for (whom, queued) in by_gateway(queued) {
+            self.say_to(whom, Message::Queued(queued));
         }
         own
     }
 
     fn place_for(&mut self, request: RequestId, commit: &Commit) {
-        if let Some(it) = self.elsewhere.get_mut(&request) {
-            it.stage = Stage::Booked(commit.booking, self.names.name(commit.terms.lane).unwrap_or(0));
+        if let Some(stage) = self.elsewhere.get_mut(&request) {
+            *stage = Stage::Booked(commit.booking, self.names.name(commit.terms.lane).unwrap_or(0));
         }
         self.traffic.for_others += 1;
         let waiting = u32::try_from(commit.waiting).unwrap_or(u32::MAX);
         if let Some(terms) = self.names.place_terms(&commit.terms) {
-            self.say(Message::Place(Place { request, terms, waiting }));
+            self.say_to(request.replica, Message::Place(Place { request, terms, waiting }));
         }
     }
 
     /// A prefill of this gateway ended.
     pub(super) fn ended(&mut self, booking: Booking, end: Done) {
         if let Some((number, _)) = self.told.remove(&booking) {
-            self.say(Message::Ended { number, end });
+            // Who waits at the leader may have the prefiller now.
+            let waits = self.leader_has_line() || self.asks.values().any(|ask| ask.queued);
+            self.report(Message::Ended { number, end }, waits && !self.leads);
         }
     }
 
     /// Remembers a request of another gateway, unless there are too many.
-    pub(super) fn remember(&mut self, id: RequestId, it: Elsewhere) {
+    pub(super) fn remember(&mut self, id: RequestId, stage: Stage) {
         if self.elsewhere.len() < MOST_ELSEWHERE {
-            self.elsewhere.insert(id, it);
+            self.elsewhere.insert(id, stage);
         }
     }
 
     /// Forgets a request of another gateway; its prefill ended in this way.
     pub(super) fn forget(&mut self, board: &mut PrefillScheduler, now: Seconds, id: RequestId, end: Done) {
-        match self.elsewhere.remove(&id).map(|it| it.stage) {
+        match self.elsewhere.remove(&id) {
             Some(Stage::Booked(booking, _)) => board.done(now, booking, end),
             Some(Stage::WaitsHere(ticket)) => {
                 self.waits_here.remove(&ticket);
                 board.cancel(ticket);
             }
-            Some(Stage::Waits) | None => {}
+            None => {}
         }
     }
 
@@ -315,34 +343,9 @@ impl Share {
         self.say(Message::Beat(Beat { sent_s: now, leads, waiting, line_s, decoders }));
     }
 
-    /// Sums of the loads that other gateways told of.
-    pub(super) fn decoders_elsewhere(&self) -> HashMap<u64, DecoderLoad> {
-        let mut sums: HashMap<u64, DecoderLoad> = HashMap::new();
-        for told in self.peers.values().flat_map(|peer| &peer.beat.decoders) {
-            let decoder = told.decoder;
-            let sum = sums.entry(decoder).or_insert(DecoderLoad { decoder, ..DecoderLoad::default() });
-            sum.requests = sum.requests.saturating_add(told.requests);
-            sum.tokens = sum.tokens.saturating_add(told.tokens);
-        }
-        sums
-    }
-
-    /// Number of prefills of other gateways on a lane.
-    pub(super) fn booked_elsewhere(&self, lane: LaneId) -> u32 {
-        let Some(name) = self.names.name(lane) else { return 0 };
-        let here = |it: &&Elsewhere| matches!(it.stage, Stage::Booked(_, of) if of == name);
-        u32::try_from(self.elsewhere.values().filter(here).count()).unwrap_or(u32::MAX)
-    }
-
     /// Number of requests of this gateway that wait at the leader.
     pub(super) fn asked(&self) -> usize {
         self.asks.len()
-    }
-
-    /// Predicted seconds of work in the leader's line, for each prefiller.
-    pub(super) fn leaders_line_s(&self) -> Seconds {
-        let leader = self.leader.filter(|_| !self.leads).and_then(|leader| self.peers.get(&leader));
-        leader.map_or(0.0, |leader| leader.beat.line_s)
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -357,4 +360,11 @@ impl Share {
     pub(super) fn traffic(&self) -> Traffic {
         self.traffic
     }
+}
+
+/// Requests of each gateway, in their order.
+fn by_gateway(requests: Vec<RequestId>) -> BTreeMap<ReplicaId, Vec<RequestId>> {
+    let mut all: BTreeMap<ReplicaId, Vec<RequestId>> = BTreeMap::new();
+    requests.into_iter().for_each(|it| all.entry(it.replica).or_default().push(it));
+    all
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::message::{DecoderLoad, Numbered, ReplicaId};
-use super::{BEAT_S, SharedScheduler, Sources, Standing};
+use super::{BEAT_S, LATER_S, SharedScheduler, Sources, Standing};
 use crate::route::{Booking, Done, Job, LaneId, LaneSpec, NewRequest, SchedulerSettings, Seconds, Ticket};
 
 const LANES: u16 = 3;
@@ -26,6 +26,7 @@ struct Site {
     at_work: Vec<(usize, Booking, Seconds)>,
     placed: HashMap<(usize, Ticket), u32>,
     last_beat_s: Seconds,
+    last_rest_s: Seconds,
 }
 
 fn job(blocks: u64) -> Arc<Job> {
@@ -61,6 +62,7 @@ impl Site {
             at_work: Vec::new(),
             placed: HashMap::new(),
             last_beat_s: -1.0,
+            last_rest_s: -1.0,
         };
         // Until all have heard who leads.
         site.pass(1.0);
@@ -89,7 +91,8 @@ impl Site {
             }
         }
         for message in gateway.take_messages() {
-            for to in 0..self.gateways.len() {
+            let heard = |to: &usize| message.to.is_none_or(|it| it == ReplicaId(*to as u64));
+            for to in (0..self.gateways.len()).filter(heard) {
                 if self.carried {
                     self.under_way.push((self.now + self.delay_s, to, at, message.clone()));
                 }
@@ -108,6 +111,10 @@ impl Site {
                     self.gateways[at].beat(self.now, Vec::new());
                     self.pump(at);
                 }
+            }
+            if self.now - self.last_rest_s >= LATER_S {
+                self.last_rest_s = self.now;
+                self.gateways.iter_mut().for_each(SharedScheduler::tell_rest);
             }
             let now = self.now;
             let due: Vec<_> = self.under_way.extract_if(.., |it| it.0 <= now).collect();

@@ -142,6 +142,7 @@ async fn metrics_count_what_happened() {
         names::FALLBACKS,
         names::SHARED_OUT,
         names::SHARE_STANDING,
+        names::SHARE_HEARD,
         names::SHARE_PLACEMENTS,
         names::SHARE_BUDGETS,
         names::SHARE_GATEWAYS,
