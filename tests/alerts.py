@@ -44,6 +44,8 @@ TROUBLES = {
         "PdProxyEngineRefuses": (12, ENGINES), "PdProxyEngineRests": (12, ENGINES), "PdProxyEngineRestarted": (4, ENGINES)}),
     "a slow decoder": (rigs.decoder_slow, {"PdProxySlowTokens": (17, None)}),
     "no room": (rigs.no_room, {"PdProxyTurnedAway": (8, None), "PdProxyErrors": (5, None), "PdProxyQueueStands": (8, None)}),
+    "the store killed": (rigs.store_killed, {"PdProxyShareAway": (5, None)}),
+    "an unknown gateway": (rigs.gateway_unknown, {"PdProxyGatewaysDiffer": (8, None)}),
     "the pool killed": (rigs.pool_killed, {"PdProxyPoolAway": (12, None)}),
     # Names that are known to be wrong don't steer: the second alert follows from the first.
     "a wrong seed": (rigs.wrong_seed, {"PdProxyBlockNamesWrong": (9, None), "PdProxyPredictionsDistrusted": (18, None)}),
@@ -89,7 +91,7 @@ class Prometheus:
             return False
 
     def watch(self):
-        sites = [{"targets": [site.address], "labels": {"site": name}} for name, site in self.rig.sites.items() if hasattr(site, "address")]
+        sites = [{"targets": [site.address], "labels": {"site": name, **site.labels}} for name, site in self.rig.sites.items() if hasattr(site, "address")]
         part = self.rig.directory / "sites.part"
         part.write_text(json.dumps(sites))
         part.rename(self.rig.directory / "sites.json")

@@ -45,6 +45,9 @@ addresses = ["{pool}"]
 admins = ["{admin}"]
 deadline_ms = 200
 """
+SHARE = """[share]
+url = "redis://127.0.0.1:{port}"
+"""
 EVENTS = """[events]
 listen = true
 endpoints = {endpoints}
@@ -89,7 +92,7 @@ class Site:
 
     def __init__(self, rig, name):
         self.rig, self.name, self.victims, self.statuses = rig, name, [], []
-        self.prefill, self.decode, self.over = [], [], threading.Event()
+        self.prefill, self.decode, self.over, self.labels = [], [], threading.Event(), {}
 
     def engine(self, role, *flags, port=0, env=None):
         """A simulated engine: the process, and where it listens."""
@@ -115,6 +118,15 @@ class Site:
         master = self.rig.run(f"{self.name}-pool", "sim", "mooncake", "--port", 0, "--admin-port", 0)
         address, admin = master.wait_for(r"master on ([0-9.:]+), admin http://([0-9.:]+)")
         return master, POOL.format(pool=address, admin=admin)
+
+    def store(self):
+        """A Redis, and its lines of the configuration. The site is a job of its own: rules count the gateways of a job."""
+        self.labels, port = {"job": self.name}, free_port()
+        store = Process(self.rig.directory, f"{self.name}-store", [
+            "redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(self.rig.directory)])
+        self.rig.processes.append(store)
+        store.wait_for("(Ready to accept)")
+        return store, SHARE.format(port=port)
 
     def publishers(self):
         """One for each prefiller, and their lines of the configuration."""
@@ -271,6 +283,23 @@ def no_room(site):
     site.serve("[limit]\ninflight = 2\nqueue = 2\nqueue_ms = 2000\n[route]\nbatch_tokens = 1\n")
     site.clients(1)
     return lambda: site.clients(9, tokens=200, pause=0.02)
+
+
+def store_killed(site):
+    site.pair()
+    store, more = site.store()
+    site.serve(more)
+    site.clients()
+    return lambda: store.end(signal.SIGKILL)
+
+
+def gateway_unknown(site):
+    """One that shares the engines, and that Prometheus does not know."""
+    site.pair()
+    _, more = site.store()
+    site.serve(more)
+    site.clients()
+    return lambda: site.rig.run(f"{site.name}-second", "--config", site.config.name)
 
 
 def pool_killed(site):

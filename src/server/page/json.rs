@@ -14,6 +14,8 @@ use crate::fleet::health::{State as Breaker, StateCounts};
 use crate::fleet::{Instance, InstanceId, Role};
 use crate::relay::Relay;
 use crate::relay::decision_log::DecisionRecord;
+use crate::route::shared::PeerFacts;
+use crate::route::shared::message::ReplicaId;
 use crate::server::fleets::{Fleets, ServedFleet};
 use crate::server::operator_access::ListenerScope;
 use crate::server::page::{decisions, guarded, served};
@@ -106,19 +108,39 @@ fn fleet_facts(fleet: &ServedFleet) -> Value {
     })
 }
 
-/// Standing of the gateway among those that share a fleet, and counts of requests by who chose
-/// their prefiller; null where the fleet is not shared.
+/// Standing of the gateway among those that share a fleet, counts of requests by who chose their
+/// prefiller, and the other gateways; null where the fleet is not shared.
 fn share(relay: &Relay) -> Value {
     let scheduler = relay.fleet.scheduler();
     let Some((standing, traffic)) = scheduler.standing().zip(scheduler.traffic()) else { return Value::Null };
+    let Some((me, others)) = scheduler.gateways() else { return Value::Null };
     json!({
+        "id": gateway_id(me),
         "standing": standing.name(),
         "asked": traffic.asked,
         "placed": traffic.placed,
         "lapsed": traffic.lapsed,
         "own": traffic.own,
         "for_others": traffic.for_others,
+        "others": others.into_iter().map(other_gateway).collect::<Vec<_>>(),
     })
+}
+
+/// Facts of another gateway, as it was last heard.
+fn other_gateway(it: PeerFacts) -> Value {
+    json!({
+        "id": gateway_id(it.id),
+        "silent_ms": (it.silent_s * 1e4).round() / 10.0,
+        "leads": it.leads,
+        "waiting": it.waiting,
+        "prefills": it.prefills,
+        "answers": it.answers,
+        "answer_tokens": it.answer_tokens,
+    })
+}
+
+fn gateway_id(ReplicaId(number): ReplicaId) -> String {
+    format!("{number:016x}")
 }
 
 fn beliefs(relay: &Relay) -> Value {

@@ -19,6 +19,7 @@ const WHY = {
   only: 'the only one', cached: 'less to compute', sooner: 'free sooner', alike: 'as good as the next', policy: 'policy or sharing',
 };
 const OUTCOMES = {ok: 'good', client_gone: 'quiet', retried: 'quiet', gone: 'quiet', part: 'quiet', engine: 'warn'};
+const STANDINGS = {leads: 'good', follows: 'good', alone: 'warn', unconnected: 'bad'};
 const VERDICTS = {answered: 'good', partial: 'good', off: 'quiet', busy: 'warn', timed_out: 'warn', refused: 'bad', unreachable: 'bad'};
 
 // In memory, and nowhere else.
@@ -259,6 +260,24 @@ function showPools(pools) {
   });
 }
 
+// Others are there as they were last heard; of this gateway the page has the numbers elsewhere.
+function showGateways(now) {
+  const shares = now.fleets ? now.fleets.map(it => ({fleet: it.name, share: it.share})) : [{fleet: '', share: now.share}];
+  const all = shares.filter(it => it.share).flatMap(({fleet, share}) => [{fleet, id: share.id, here: share.standing},
+    ...share.others.map(other => ({fleet, ...other}))]);
+  $('gateways-card').hidden = all.length === 0;
+  rows($('gateways'), all, it => `${it.fleet} ${it.id}`, (row, it) => {
+    const [who, standing, heard, ...counts] = row.cells;
+    two(who, it.here ? `${it.id} (this one)` : it.id, it.fleet, 'id');
+    if (!standing.firstChild) standing.append(el('span', 'pill'));
+    const word = it.here || (it.leads ? 'leads' : 'follows');
+    pill(standing.firstChild, [word, STANDINGS[word] || 'quiet']);
+    text(heard, it.here ? '–' : duration(it.silent_ms));
+    const numbers = [it.waiting, it.prefills, it.answers, it.answer_tokens];
+    counts.forEach((cell, at) => text(cell, it.here ? '–' : count(numbers[at])));
+  });
+}
+
 // What changed since the last look, in a sentence; screen readers hear that and nothing else of the numbers.
 function tellChanges(now) {
   const states = new Map(now.engines.map(engine => [`${engine.role} ${engine.instance}`, (STATES[engine.state] || [engine.state])[0]]));
@@ -301,6 +320,7 @@ function show(now) {
   showEngines(now.engines);
   $('left-out').hidden = now.engines_left_out === 0;
   text($('left-out'), `${count(now.engines_left_out)} more engines are not shown.`);
+  showGateways(now);
   showPools(now.pools);
   text($('decisions').caption.querySelector('.count'), now.decisions.length ? `${now.decisions.length}, newest first` : '');
   rows($('decisions'), now.decisions, it => `${it.at_unix_ms} ${it.id} ${it.winner.instance}`, fillDecision);
