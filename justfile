@@ -75,6 +75,15 @@ kill:
 fleets-apart *ARGS:
     tests/fleets_apart.py {{ ARGS }}
 
+# Gateways that share a fleet through a real Redis or Valkey; `just replicas 4 faults`, stopped, cut, failover, cost
+replicas *ARGS:
+    tests/share/replicas.py {{ ARGS }}
+
+# The budget of one key over four gateways, and its requests in flight
+replicas-limits:
+    tests/share/budgets.py
+    tests/share/places.py
+
 # An hour of mixed load with faults; `just soak --seconds 600` is shorter
 soak *ARGS:
     tests/soak.sh {{ ARGS }}

@@ -43,6 +43,8 @@ class Rig:
         self.key = key
         self.url = f"redis://127.0.0.1:{self.port}"
         self.folder = tempfile.mkdtemp()
+        # Where engines are asked, and those gateways that are in a network namespace: its name, its address, and the store from there.
+        self.engines_at, self.inside = "127.0.0.1", {}
         self.running = []
 
     def __enter__(self):
@@ -77,12 +79,13 @@ class Rig:
             link.sendall(f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words))
             return link.recv(65536).decode(errors="replace")
 
-    def engines(self, tokens_per_s, tpot_ms, prefillers=1, decoders=1):
+    def engines(self, tokens_per_s, tpot_ms, prefillers=1, decoders=1, everywhere=False):
+        host = ("--host", "0.0.0.0") if everywhere else ()
         self.roles = (("prefill", PREFILLERS_AT, prefillers), ("decode", DECODERS_AT, decoders))
         speeds = {"prefill": ("--prefill-tokens-per-s", tokens_per_s), "decode": ("--tpot-ms", tpot_ms)}
         for role, first, count in self.roles:
             for at in range(count):
-                self.start(PROGRAM, "sim", "--role", role, "--port", self.port + first + at, *speeds[role])
+                self.start(PROGRAM, "sim", "--role", role, "--port", self.port + first + at, *host, *speeds[role])
 
     def keys(self, limit):
         """A file with this rig's key, of which `limit` is a line."""
@@ -93,21 +96,26 @@ class Rig:
         return path
 
     def gateway(self, at, share=True, keys=None):
-        env = dict(os.environ, **({"PD_PROXY__SHARE__URL": self.url} if share else {}))
+        name, address, url = self.inside.get(at, (None, "127.0.0.1", self.url))
+        env = dict(os.environ, **({"PD_PROXY__SHARE__URL": url} if share else {}))
+        within = ("ip", "netns", "exec", name) if name else ()
         flags = []
         for option, (_, first, count) in zip(("prefiller", "decoder"), self.roles):
             ports = [self.port + first + nth for nth in range(count)]
-            flags += [f"--{option}-hosts", *["127.0.0.1"] * count, f"--{option}-ports", *ports]
+            flags += [f"--{option}-hosts", *[self.engines_at] * count, f"--{option}-ports", *ports]
         if keys:
             flags += ["--set", f"auth.keys_file={keys}"]
-        return self.start(PROGRAM, "--host", "127.0.0.1", "--port", self.port + GATEWAYS_AT + at, *flags,
+        return self.start(*within, PROGRAM, "--host", address, "--port", self.port + GATEWAYS_AT + at, *flags,
                           "--set", "health.probe_ms=0", "--log-level", "warning", env=env)
 
     def _headers(self):
         return {"x-api-key": self.key} if self.key else {}
 
+    def _address(self, at):
+        return self.inside.get(at, (None, "127.0.0.1"))[1]
+
     def ask(self, at, path):
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port + GATEWAYS_AT + at}{path}", headers=self._headers())
+        asked = urllib.request.Request(f"http://{self._address(at)}:{self.port + GATEWAYS_AT + at}{path}", headers=self._headers())
         with urllib.request.urlopen(asked, timeout=5) as answer:
             return answer.read().decode()
 
@@ -117,7 +125,7 @@ class Rig:
 
     async def post(self, at, path, body):
         """The connection on which a gateway answers this request."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port + GATEWAYS_AT + at)
+        reader, writer = await asyncio.open_connection(self._address(at), self.port + GATEWAYS_AT + at)
         body = json.dumps(body).encode()
         headers = {"host": "a", "content-type": "application/json", "connection": "close", "content-length": len(body), **self._headers()}
         writer.write(f"POST {path} HTTP/1.1\r\n".encode() + "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode() + b"\r\n" + body)
