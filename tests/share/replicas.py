@@ -165,7 +165,7 @@ def run(tag, gateways, share, fault=None, conversations=CONVERSATIONS):
         if going_wrong:
             going_wrong.join()
             if going_wrong.whole_s is None:
-                raise SystemExit(1)
+                raise SystemExit(f"{tag}: the gateways are {standings(gateways)}")
             note = f", together again {going_wrong.whole_s:.1f} s after its end"
         print(f"{tag:24} {len(times)} answered, {len(failed)} failed, first token p50 {percentile(times, .5):.3f}"
               f" p90 {percentile(times, .9):.3f} p99 {percentile(times, .99):.3f} s{note}", flush=True)
@@ -259,7 +259,7 @@ with Rig(24900) as rig:
         rig.url = f"redis+sentinel://127.0.0.1:{rig.port + 2}/pd"
         run("failed over", gateways, True, fail_over)
     elif "stopped" in sys.argv:
-        run("stopped for 30 s", gateways, True, lambda: stop(30), 3 * CONVERSATIONS)
+        run("stopped for 30 s", gateways, True, lambda: stop(30), int(RATE_PER_S * 40 / TURNS))
     elif "cut" in sys.argv:
         run("for comparison, whole", gateways, True)
         cut()

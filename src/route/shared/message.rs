@@ -59,7 +59,7 @@ pub struct Numbered {
     pub number: u64,
     /// The gateway that hears it; none = all do.
     pub to: Option<ReplicaId>,
-    /// Message itself.
+    /// Content of the message.
     pub message: Message,
 }
 

@@ -32,7 +32,7 @@ pub struct PeerFacts {
     pub waiting: u32,
     /// Prefills of its requests under way.
     pub prefills: u32,
-    /// Answers under way on decoders, and tokens of their context.
+    /// Answers under way on decoders.
     pub answers: u32,
     /// Tokens of their context.
     pub answer_tokens: u64,

@@ -195,6 +195,26 @@ fn all_gateways_know_what_each_prefiller_has_to_do() {
 }
 
 #[test]
+fn a_question_and_its_answer_are_for_two_gateways_and_the_rest_waits() {
+    let mut site = Site::new(3, 0.005);
+    (site.last_beat_s, site.last_rest_s) = (site.now, site.now);
+    let ways = |site: &Site| site.under_way.iter().map(|it| (it.2, it.1)).collect::<Vec<_>>();
+    site.arrive(1, 1);
+    assert_eq!(ways(&site), [(1, 0)], "the leader alone is asked");
+    site.pass(0.006);
+    assert_eq!(ways(&site), [(0, 1)], "the asker alone is told");
+    site.pass(0.006);
+    assert_eq!(ways(&site), [], "nobody has to know at once");
+    site.pass(LATER_S + 0.01);
+    let (me, others) = site.gateways[2].gateways(site.now).unwrap();
+    let others: Vec<_> = others.iter().map(|it| (it.id, it.leads, it.prefills)).collect();
+    assert_eq!(me, ReplicaId(2));
+    assert_eq!(others, [(ReplicaId(0), true, 0), (ReplicaId(1), false, 1)]);
+    site.pass(10.0);
+    site.assert_at_rest();
+}
+
+#[test]
 fn a_prompt_goes_where_another_gateway_sent_its_beginning() {
     let mut site = Site::new(3, 0.005);
     site.arrive(1, 7);
