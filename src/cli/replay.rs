@@ -77,6 +77,20 @@ pub struct SimulatedArgs {
     /// Pool memory of a prefiller's host, tokens [default: 3200000]
     #[arg(long, value_name = "N")]
     pub pool_tokens: Option<u32>,
+    /// Decoders keep a prefix cache of what they were handed and generated, and can compute the
+    /// rest of a prompt
+    #[arg(long)]
+    pub decode_cache: bool,
+    /// Longest time between two tokens that streams beside a prompt may be given, ms; 0 = decoders
+    /// compute no prompt
+    #[arg(long, value_name = "MS", default_value_t = 100.0, value_parser = not_negative, requires = "decode_cache")]
+    pub append_gap_ms: f64,
+    /// Most time by which tokens of all streams beside a prompt together may be late, ms
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, value_parser = not_negative, requires = "decode_cache")]
+    pub append_late_ms: f64,
+    /// Tokens that a decoder computes in one step
+    #[arg(long, value_name = "N", default_value_t = 256, requires = "decode_cache")]
+    pub append_chunk: u32,
     /// SLO: seconds until the first token
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = not_negative)]
     pub slo_ttft: f64,

@@ -425,6 +425,8 @@ impl Instance {
             running: load.requests() + external.all_requests(),
             kv_tokens: load.work_tokens() + external.all_tokens(),
             kv_capacity_tokens: external.kv_capacity_tokens.load(Ordering::Relaxed),
+            held_tokens: 0,
+            appends_s: 0.0,
             identity: self.identity(rank),
             standing,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::costs::Costs;
 use super::random::Random;
-use super::trace::TraceRequest;
+use super::trace::{BLOCK_TOKENS, TraceRequest};
 use super::turns::earlier_turns;
 use super::{Cluster, Seconds};
 
@@ -55,6 +55,10 @@ pub struct Arrival {
     pub output_tokens: u32,
     /// Hashes of its prompt's full blocks.
     pub blocks: Arc<[u64]>,
+    /// The same of its prompt and its answer, as the next turn has them.
+    pub answered_blocks: Arc<[u64]>,
+    /// True if it continues another request.
+    pub is_later_turn: bool,
     /// Key of requests that belong together. Where a trace does not say, the second block tells:
     /// the first is often a system prompt that all share.
     pub session: Option<u64>,
@@ -84,13 +88,19 @@ impl Workload {
     pub fn new(trace: &[TraceRequest], cluster: &Cluster, pace: Pace, load: f64, seed: u64) -> Workload {
         let mut random = Random::new(seed);
         let times = spread(trace, &mut random);
-        let follows = follows(trace, &times, pace, &cluster.costs, &mut random);
+        let turns = earlier_turns(trace);
+        let follows =
+            follows(trace, &turns, pace, Gaps { times: &times, costs: &cluster.costs }, &mut random);
+        let answered = answered_blocks(trace, &turns);
         let (first, last) = (times.first().copied().unwrap_or(0.0), times.last().copied().unwrap_or(0.0));
         let span_s = saturated_s(trace, &cluster.costs) / (f64::from(cluster.prefillers.max(1)) * load);
         let scale = if last > first { span_s / (last - first) } else { 0.0 };
-        let arrivals = trace.iter().zip(times).zip(follows).map(|((request, time), after)| Arrival {
+        let each = trace.iter().zip(times).zip(follows.into_iter().zip(answered)).zip(&turns);
+        let arrivals = each.map(|(((request, time), (after, answered_blocks)), before)| Arrival {
             at_s: (time - first) * scale,
             after,
+            answered_blocks,
+            is_later_turn: before.is_some(),
             prompt_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             blocks: request.blocks.clone(),
@@ -113,28 +123,52 @@ pub fn saturated_s(trace: &[TraceRequest], costs: &Costs) -> Seconds {
     trace.iter().map(|request| costs.prefill(request.prompt_tokens, 0)).sum()
 }
 
+/// Times of the requests, and the costs of their answers: the trace's own think times are what is
+/// left between.
+#[derive(Clone, Copy, Debug)]
+struct Gaps<'a> {
+    times: &'a [Seconds],
+    costs: &'a Costs,
+}
+
 /// The turn that each request follows in a closed loop.
 fn follows(
     trace: &[TraceRequest],
-    times: &[Seconds],
+    turns: &[Option<u32>],
     pace: Pace,
-    costs: &Costs,
+    gaps: Gaps<'_>,
     random: &mut Random,
 ) -> Vec<Option<Follow>> {
     let Pace::Closed { think_s } = pace else { return vec![None; trace.len()] };
-    let time = |at: usize| times.get(at).copied().unwrap_or(0.0);
-    let follow = |(at, before): (usize, Option<u32>)| {
-        let request = before?;
+    let time = |at: usize| gaps.times.get(at).copied().unwrap_or(0.0);
+    let follow = |(at, before): (usize, &Option<u32>)| {
+        let request = (*before)?;
         let think_s = match think_s {
             Some(mean_s) => -mean_s * (1.0 - random.unit()).ln(),
             None => {
-                let answer_s = trace.get(request as usize).map_or(0.0, |before| alone_s(before, costs));
+                let answer_s = trace.get(request as usize).map_or(0.0, |before| alone_s(before, gaps.costs));
                 (time(at) - time(request as usize) - answer_s).max(0.0)
             }
         };
         Some(Follow { request, think_s })
     };
-    earlier_turns(trace).into_iter().enumerate().map(follow).collect()
+    turns.iter().enumerate().map(follow).collect()
+}
+
+/// The full blocks of each request's prompt and answer. A trace has them in the first request that
+/// continues it; of others the answers are of no use to anybody.
+fn answered_blocks(trace: &[TraceRequest], turns: &[Option<u32>]) -> Vec<Arc<[u64]>> {
+    let mut answered: Vec<Arc<[u64]>> = trace.iter().map(|request| request.blocks.clone()).collect();
+    let later = turns.iter().enumerate().rev();
+    for (at, before) in later.filter_map(|(at, before)| Some((at, (*before)? as usize))) {
+        let (Some(next), Some(request)) = (trace.get(at), trace.get(before)) else { continue };
+        let tokens = request.prompt_tokens.saturating_add(request.output_tokens);
+        let known = next.blocks.get(..(tokens / BLOCK_TOKENS) as usize);
+        if let (Some(blocks), Some(place)) = (known, answered.get_mut(before)) {
+            *place = blocks.into();
+        }
+    }
+    answered
 }
 
 /// Seconds from a request's arrival to the end of its answer on idle engines that know nothing.

@@ -1,6 +1,8 @@
 //! Decisions of the simulated gateways: the code that serves requests, and in tests anything that
 //! sends them.
 
+mod decoders;
+
 use std::sync::Arc;
 
 use super::peers::aged_srpt::Waiter;
@@ -10,10 +12,11 @@ use super::{Cluster, Faults, Seconds};
 use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{SharedScheduler, Sources};
 use crate::route::{
-    Bind, Booking, CacheView, Candidate, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec,
-    NewRequest, Policy, PrefillCosts, Reported, RequestFacts, Rule, SchedulerSettings, Standing, Ticket,
-    TieBreak, choose, choose_decoder,
+    Append, Bind, Booking, CacheView, Candidate, DecodeCosts, Done, Job, LaneId, LaneSpec, NewRequest,
+    Policy, PrefillCosts, Reported, RequestFacts, Rule, SchedulerSettings, Ticket, TieBreak, choose,
+    choose_decoder,
 };
+use decoders::{DecoderMemory, lane};
 
 /// A request that goes to a prefiller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct DecodeLoad {
     pub requests: u32,
     /// Tokens of context that they have, or are expected to have at their end.
     pub context_tokens: u64,
+    /// Microseconds that computing prompts takes which it has still to compute.
+    pub appends_us: u64,
 }
 
 impl DecodeLoad {
@@ -53,7 +58,20 @@ impl DecodeLoad {
         DecodeLoad {
             requests: self.requests + other.requests,
             context_tokens: self.context_tokens + other.context_tokens,
+            appends_us: self.appends_us + other.appends_us,
         }
+    }
+
+    /// A request goes to the decoder.
+    pub fn take(&mut self, job: &Job) {
+        self.requests += 1;
+        self.context_tokens += u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
+    }
+
+    /// Its answer has ended.
+    pub fn give_back(&mut self, job: &Job) {
+        self.requests -= 1;
+        self.context_tokens -= u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
     }
 }
 
@@ -89,6 +107,18 @@ pub trait Dispatch {
     fn close(&mut self, lane: LaneId);
     /// The position of the decoder for a request that is computed.
     fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize;
+    /// The decoder that had better compute the rest of an arriving request's prompt, if one had.
+    fn append(
+        &mut self,
+        _now: Seconds,
+        _job: &Arc<Job>,
+        _loads: &[DecodeLoad],
+        _sight: &dyn CacheView,
+    ) -> Option<Append> {
+        None
+    }
+    /// A decoder has generated the answer to a request, of so many tokens.
+    fn answered(&mut self, _decoder: usize, _job: &Job, _output_tokens: u32) {}
 }
 
 /// A way to decide that is compared with others.
@@ -104,11 +134,14 @@ pub struct Contender {
     pub bind: Bind,
     /// Line in which requests wait before that.
     pub line: Option<LineKind>,
+    /// True if it remembers what decoders hold, and lets them compute the rest of prompts.
+    pub appends: bool,
 }
 
 /// All of them; the first is the gateway's default, which the others are compared with.
-pub const CONTENDERS: [Contender; 19] = [
+pub const CONTENDERS: [Contender; 20] = [
     early("predicted", Policy::Predicted).bound(Bind::Late),
+    early("predicted-append", Policy::Predicted).bound(Bind::Late).appending(),
     early("predicted-on-arrival", Policy::Predicted),
     early("least-work", Policy::LeastWork),
     early("least-requests", Policy::LeastRequests),
@@ -136,7 +169,7 @@ const fn peer(name: &'static str, rule: Rule) -> Contender {
 }
 
 const fn early(name: &'static str, policy: Policy) -> Contender {
-    Contender { name, policy, rule: None, bind: Bind::Arrival, line: None }
+    Contender { name, policy, rule: None, bind: Bind::Arrival, line: None, appends: false }
 }
 
 /// Chooses the longest hit, whatever the load; ties by work. It shows what following prefixes alone
@@ -152,6 +185,10 @@ fn prefix_first(candidates: &[Candidate], _: RequestFacts, tie_break: TieBreak) 
 impl Contender {
     const fn bound(self, bind: Bind) -> Contender {
         Contender { bind, ..self }
+    }
+
+    const fn appending(self) -> Contender {
+        Contender { appends: true, ..self }
     }
 
     const fn ruled(self, rule: Rule) -> Contender {
@@ -178,6 +215,7 @@ pub struct Director {
     policy: Policy,
     decode_costs: DecodeCosts,
     decoder_kv_tokens: u64,
+    memory: Option<DecoderMemory>,
     turn: u64,
 }
 
@@ -211,7 +249,8 @@ impl Director {
         };
         let line = line.map(|kind| Line::new(kind, cluster.prefillers));
         let decoder_kv_tokens = cluster.costs.decode_kv_tokens;
-        Director { board, line, policy, decode_costs, decoder_kv_tokens, turn: 0 }
+        let memory = (contender.appends && cluster.decode_cache).then(|| DecoderMemory::new(cluster));
+        Director { board, line, policy, decode_costs, decoder_kv_tokens, memory, turn: 0 }
     }
 
     /// Takes a request in, and returns its ticket.
@@ -334,16 +373,34 @@ impl Dispatch for Director {
 
     fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize {
         self.turn += 1;
-        let candidate = |(at, load): (usize, &DecodeLoad)| DecodeCandidate {
-            running: load.requests,
-            kv_tokens: load.context_tokens,
-            kv_capacity_tokens: self.decoder_kv_tokens,
-            identity: at as u64,
-            standing: Standing::Good,
-        };
-        let candidates: Vec<DecodeCandidate> = loads.iter().enumerate().map(candidate).collect();
+        let candidates = self.decoders(loads, job);
         let tie_break = TieBreak { turn: self.turn, random };
-        choose_decoder(self.policy, &self.decode_costs, &candidates, job, tie_break).unwrap_or(0)
+        let chosen = choose_decoder(self.policy, &self.decode_costs, &candidates, job, tie_break);
+        let chosen = chosen.unwrap_or(0);
+        if let Some(memory) = &mut self.memory {
+            memory.beliefs.enter(lane(chosen), job);
+        }
+        chosen
+    }
+
+    fn append(
+        &mut self,
+        now: Seconds,
+        job: &Arc<Job>,
+        loads: &[DecodeLoad],
+        sight: &dyn CacheView,
+    ) -> Option<Append> {
+        let append = self.soonest_append(now, job, loads, sight)?;
+        if let Some(memory) = &mut self.memory {
+            memory.beliefs.enter(lane(append.at), job);
+        }
+        Some(append)
+    }
+
+    fn answered(&mut self, decoder: usize, job: &Job, output_tokens: u32) {
+        if let Some(memory) = &mut self.memory {
+            memory.beliefs.answer(lane(decoder), job, output_tokens);
+        }
     }
 }
 

@@ -48,14 +48,19 @@ mod tests {
     use super::*;
 
     fn small() -> (Vec<TraceRequest>, Cluster) {
+        conversations(4)
+    }
+
+    /// Conversations whose turns add so many blocks.
+    fn conversations(blocks: u64) -> (Vec<TraceRequest>, Cluster) {
         let line = |n: u64| {
             let (chat, turn) = (n % 30, n / 30);
             let ids: Vec<String> =
-                (0..=4 * turn + 6).map(|block| (chat * 1_000 + block).to_string()).collect();
+                (0..=blocks * turn + 6).map(|block| (chat * 1_000 + block).to_string()).collect();
             format!(
                 r#"{{"timestamp": {}, "input_length": {}, "output_length": 100, "hash_ids": [{}]}}"#,
                 n * 400,
-                512 * (4 * turn + 6) + 100,
+                512 * (blocks * turn + 6) + 100,
                 ids.join(",")
             )
         };
@@ -70,12 +75,33 @@ mod tests {
         let faults = Faults { gateways: 2, pool_missing: 0.3, dies: true, ..Faults::default() };
         let experiment = Experiment { trace: &trace, pace: Pace::Open, cluster, faults, slo: Slo::default() };
         for contender in CONTENDERS {
-            for pace in [Pace::Open, Pace::Closed { think_s: Some(1.0) }] {
-                let experiment = Experiment { pace, ..experiment };
+            for (pace, decode_cache) in [(Pace::Open, true), (Pace::Closed { think_s: Some(1.0) }, false)] {
+                let cluster = Cluster { decode_cache, ..cluster };
+                let experiment = Experiment { pace, cluster, ..experiment };
                 let measures = experiment.run(contender, 0.4, 7).unwrap();
                 assert_eq!(experiment.run(contender, 0.4, 7), Ok(measures), "{}", contender.name);
             }
         }
+    }
+
+    #[test]
+    fn decoders_that_remember_are_of_use_where_they_do() {
+        let (trace, cluster) = conversations(1);
+        let experiment = |decode_cache| Experiment {
+            trace: &trace,
+            pace: Pace::Closed { think_s: Some(1.0) },
+            // One prefiller is behind.
+            cluster: Cluster { decode_cache, prefillers: 1, ..cluster },
+            faults: Faults { gateways: 2, ..Faults::default() },
+            slo: Slo::default(),
+        };
+        let [today, appends] = ["predicted", "predicted-append"].map(|name| Contender::named(name).unwrap());
+        let (forgets, keeps) = (experiment(false), experiment(true));
+        assert_eq!(forgets.run(appends, 2.0, 1), forgets.run(today, 2.0, 1));
+        let (one, other) = (keeps.run(appends, 2.0, 1).unwrap(), keeps.run(today, 2.0, 1).unwrap());
+        assert_eq!(keeps.run(appends, 2.0, 1), Ok(one));
+        assert!(one.append_share > 0.1 && other.append_share == 0.0, "{one:?}");
+        assert!(one.later_ttft_p50_s < other.later_ttft_p50_s, "{one:?} {other:?}");
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //! ([`crate::route`]); the engines around them are models ([`costs`] has their constants and
 //! reasons): prefillers that compute in chunks and keep a prefix cache ([`prefiller`], [`cache`]),
 //! a pool ([`store`]), links that transfers queue on ([`link`]), decoders with continuous batching
-//! ([`decoder`]). [`world`] lets time pass, [`outcome`] says what came of it, [`search`] finds the
-//! load that is just borne, [`table`] prints and [`plot`] draws; [`peers`] has formulas of other
-//! gateways. Pure: no clock, no sockets, and all randomness comes from a seed.
+//! ([`decoder`]), which may keep prefix caches, too, and compute the rest of a prompt. [`world`]
+//! lets time pass, [`outcome`] says what came of it, [`search`] finds the load that is just borne,
+//! [`table`] prints and [`plot`] draws; [`peers`] has formulas of other gateways. Pure: no clock,
+//! no sockets, and all randomness comes from a seed.
 //!
 //! Not modelled: preemption, KV that waits on a prefiller and takes room from its prefix cache,
 //! contention on the decoders' side of hand-offs, and everything that the decisions themselves
@@ -45,6 +46,8 @@ pub use table::{Capacity, Trial};
 pub use trace::{TraceError, TraceRequest};
 pub use world::{Run, RunError, World};
 
+use crate::route::AppendRules;
+
 /// Seconds of virtual time, or of its differences.
 pub type Seconds = f64;
 
@@ -59,6 +62,11 @@ pub struct Cluster {
     pub pool: PoolKind,
     /// True if prefillers publish KV events of their prefix caches to the gateways.
     pub kv_events: bool,
+    /// True if decoders have prefix caches, of what they were handed and generated, and can compute
+    /// the rest of a prompt.
+    pub decode_cache: bool,
+    /// Bounds that the gateways keep when they let decoders do so.
+    pub append: AppendRules,
     /// Costs of their work.
     pub costs: Costs,
 }
@@ -92,6 +100,8 @@ impl Default for Cluster {
             decoders: 16,
             pool: PoolKind::None,
             kv_events: false,
+            decode_cache: false,
+            append: AppendRules::default(),
             costs: Costs::default(),
         }
     }

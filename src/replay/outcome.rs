@@ -26,6 +26,10 @@ pub struct Measures {
     pub ttft_p90_s: Seconds,
     /// Time to first token, 99 % quantile.
     pub ttft_p99_s: Seconds,
+    /// The same of requests that continue others.
+    pub later_ttft_p50_s: Seconds,
+    /// Share of requests whose prompts decoders computed.
+    pub append_share: f64,
     /// A request's mean time per output token after the first, median over requests.
     pub tpot_p50_s: Seconds,
     /// A request's longest time between two tokens, 90 % quantile over requests.
@@ -68,6 +72,10 @@ impl Measures {
             values
         };
         let ttft = sorted(&|record| record.first_s - record.came_s);
+        let later = counted().filter(|(arrival, _)| arrival.is_later_turn);
+        let mut later: Vec<f64> = later.map(|(_, record)| record.first_s - record.came_s).collect();
+        later.sort_by(f64::total_cmp);
+        let appended = counted().filter(|(_, record)| record.is_appended).count() as f64;
         let gaps = sorted(&|record| record.worst_gap_s);
         let mut tpot: Vec<f64> = counted()
             .filter(|(arrival, _)| arrival.output_tokens > 1)
@@ -90,6 +98,8 @@ impl Measures {
             ttft_p50_s: quantile(&ttft, 0.5),
             ttft_p90_s: quantile(&ttft, 0.9),
             ttft_p99_s: quantile(&ttft, 0.99),
+            later_ttft_p50_s: quantile(&later, 0.5),
+            append_share: appended / count,
             tpot_p50_s: quantile(&tpot, 0.5),
             gap_p90_s: quantile(&gaps, 0.9),
             slo_share: kept / count,
@@ -119,6 +129,8 @@ mod tests {
             prompt_tokens: 1_000,
             output_tokens: 11,
             blocks: [].into(),
+            answered_blocks: [].into(),
+            is_later_turn: at_s > 1.0,
             session: None,
         }
     }
@@ -142,7 +154,7 @@ mod tests {
         let records = vec![
             record(0.0, 99.0, 999.0, 9.0, 1_000),
             record(1.0, 1.5, 2.5, 0.2, 500),
-            record(2.0, 2.25, 2.75, 0.05, 0),
+            Record { is_appended: true, ..record(2.0, 2.25, 2.75, 0.05, 0) },
         ];
         let two = Cluster { prefillers: 2, ..Cluster::default() };
         let run = Run { records, busy_s: vec![3.0, 1.0], idle_s: 1.8, end_s: 9.0 };
@@ -151,6 +163,8 @@ mod tests {
             ttft_p50_s: 0.25,
             ttft_p90_s: 0.5,
             ttft_p99_s: 0.5,
+            later_ttft_p50_s: 0.25,
+            append_share: 0.5,
             tpot_p50_s: 0.05,
             gap_p90_s: 0.2,
             slo_share: 0.5,

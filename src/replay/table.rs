@@ -48,7 +48,11 @@ const COLUMNS: [Column; 9] = [
 ];
 
 /// Measures that JSON alone has.
-const MORE: [Column; 1] = [column("", "idle_while_waiting_share", 1.0, 3, |m| m.idle_share)];
+const MORE: [Column; 3] = [
+    column("", "idle_while_waiting_share", 1.0, 3, |m| m.idle_share),
+    column("", "later_ttft_p50_s", 1.0, 2, |m| m.later_ttft_p50_s),
+    column("", "append_share", 1.0, 3, |m| m.append_share),
+];
 
 /// Measures that are compared with the first policy, run by run: theirs over its.
 const RATIOS: [Column; 3] = [

@@ -14,6 +14,10 @@ pub struct DecodeCandidate {
     pub kv_tokens: u64,
     /// Tokens that fit; 0 = unknown.
     pub kv_capacity_tokens: u64,
+    /// Leading tokens of the prompt that it is believed to hold, which need not be transferred.
+    pub held_tokens: u32,
+    /// Seconds for which it has prompts to compute, between the steps of its requests.
+    pub appends_s: Seconds,
     /// Something that stays its own when others come and go.
     pub identity: u64,
     /// Standing of the decoder.
@@ -21,10 +25,20 @@ pub struct DecodeCandidate {
 }
 
 /// Beyond this share of the KV memory, requests begin to wait or to push each other out.
-const FULL: f64 = 0.9;
+pub(super) const FULL: f64 = 0.9;
 /// Seconds of harm for each share of the KV memory beyond that, for each token: prohibitive, but in
 /// order.
 const FULL_HARM_S: Seconds = 100.0;
+/// Set-up of a transfer from prefiller to decoder.
+const HANDOFF_S: Seconds = 0.005;
+/// Each token of it: 320 KiB, as of a 70B model, at 80 GB/s.
+const HANDOFF_TOKEN_S: Seconds = 4.0e-6;
+
+/// Seconds until a prompt's KV is on a decoder that holds so many of its tokens.
+#[must_use]
+pub fn handoff_s(prompt_tokens: u32, held_tokens: u32) -> Seconds {
+    HANDOFF_S + HANDOFF_TOKEN_S * f64::from(prompt_tokens.saturating_sub(held_tokens))
+}
 
 /// Predicted harm in seconds per token of everybody's answer: what the others lose with each step,
 /// and what the request's own steps take.
@@ -41,6 +55,13 @@ pub fn harm(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seco
     to_others + to_itself + FULL_HARM_S * over
 }
 
+/// The harm over the whole answer, less what is spared the request as it is there already. Prompts
+/// that are computed there delay it.
+fn total_harm_s(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seconds {
+    let spared_s = HANDOFF_TOKEN_S * f64::from(candidate.held_tokens.min(job.prompt_tokens));
+    harm(costs, candidate, job) * f64::from(job.output_tokens.max(1)) + candidate.appends_s - spared_s
+}
+
 /// The position of the chosen decoder, `None` when there is none. Those of a worse standing are
 /// chosen only when there are no others.
 pub fn choose_decoder(
@@ -53,7 +74,7 @@ pub fn choose_decoder(
     if policy == Policy::Predicted {
         let best = candidates.iter().map(|c| c.standing).min()?;
         let usable = || candidates.iter().enumerate().filter(|(_, c)| c.standing == best);
-        let harms = || usable().map(|(at, c)| (at, harm(costs, c, job)));
+        let harms = || usable().map(|(at, c)| (at, total_harm_s(costs, c, job)));
         let least = harms().map(|(_, harm)| harm).fold(f64::INFINITY, f64::min);
         let tied = || harms().filter(|(_, harm)| *harm <= least);
         let turn = usize::try_from(tie_break.turn % tied().count().max(1) as u64).unwrap_or(0);

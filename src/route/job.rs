@@ -96,7 +96,7 @@ impl Job {
     /// The most of its tokens that an engine need not compute. The last one always is: its logits
     /// are needed. And engines use whole blocks, so that a prompt of whole blocks has its last one
     /// computed. The size of blocks is known where tokens are.
-    fn most_spared_tokens(&self) -> u32 {
+    pub(super) fn most_spared_tokens(&self) -> u32 {
         let most = self.prompt_tokens.saturating_sub(1);
         let beyond_blocks = if self.exact { most.checked_rem(self.block_tokens).unwrap_or(0) } else { 0 };
         most - beyond_blocks

@@ -11,11 +11,12 @@ use crate::replay::{
     CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, Pace, PoolKind, Slo, TraceRequest,
     Trial, Workload,
 };
+use crate::route::AppendRules;
 
 /// Runs what the flags ask for, and returns the report.
 pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, TrialError> {
     let flags = &args.simulated;
-    let contenders = contenders(&flags.policy)?;
+    let contenders = contenders(&flags.policy, flags.decode_cache)?;
     let (cluster, faults, slo) = (cluster(flags), faults(flags), slo(flags));
     let experiment = Experiment { trace, pace: pace(flags)?, cluster, faults, slo };
     let about = report::ReplayInfo { trace: &args.trace, requests: trace.len(), flags };
@@ -107,9 +108,11 @@ fn all<T: Send>(
     taken.collect()
 }
 
-fn contenders(names: &[String]) -> Result<Vec<Contender>, TrialError> {
+/// The policies of these names. Of all, those that remember decoders are none where these keep
+/// nothing: they decide as without.
+fn contenders(names: &[String], decode_cache: bool) -> Result<Vec<Contender>, TrialError> {
     if names.iter().any(|name| name == "all") {
-        return Ok(CONTENDERS.to_vec());
+        return Ok(CONTENDERS.into_iter().filter(|it| decode_cache || !it.appends).collect());
     }
     let known = || CONTENDERS.map(|contender| contender.name).join(", ");
     let named = |name: &String| {
@@ -138,7 +141,14 @@ fn cluster(flags: &SimulatedArgs) -> Cluster {
             ReplayPool::Mixed => PoolKind::Mixed,
         },
         kv_events: flags.kv_events,
+        decode_cache: flags.decode_cache,
+        append: AppendRules {
+            gap_s: flags.append_gap_ms / 1e3,
+            late_s: flags.append_late_ms / 1e3,
+            chunk_tokens: flags.append_chunk,
+        },
         costs: Costs {
+            decode_chunk_tokens: flags.append_chunk,
             hbm_tokens: flags.hbm_tokens.unwrap_or(costs.hbm_tokens),
             pool_tokens: flags.pool_tokens.unwrap_or(costs.pool_tokens),
             ..costs
@@ -178,7 +188,8 @@ mod tests {
 
     #[test]
     fn policies_are_named_or_all() {
-        let names = |names: &[&str]| contenders(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+        let names =
+            |names: &[&str]| contenders(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>(), true);
         assert_eq!(names(&["all"]).unwrap().len(), CONTENDERS.len());
         assert_eq!(names(&["random", "predicted"]).unwrap()[1].name, CONTENDERS[0].name);
         let mistake = names(&["best"]).unwrap_err().to_string();

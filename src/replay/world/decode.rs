@@ -1,6 +1,6 @@
 //! From the answer of a prefiller to the last token.
 
-use super::super::dispatch::{DecodeLoad, Dispatch};
+use super::super::dispatch::Dispatch;
 use super::{Event, Record, World};
 use crate::route::LaneId;
 
@@ -15,10 +15,11 @@ impl<D: Dispatch> World<'_, D> {
         if computed {
             let decoder = self.choose_decoder(at, request);
             self.record(request).decoder = decoder;
+            let lacks_tokens = self.hand_over(request);
             let costs = &self.cluster.costs;
             let arrival = self.arrival(request);
             self.gateways[at].dispatch.hold(LaneId(lane), i64::from(arrival.prompt_tokens));
-            let takes_s = f64::from(arrival.prompt_tokens) * costs.handoff_token_s;
+            let takes_s = f64::from(lacks_tokens) * costs.handoff_token_s;
             let end_s = self.prefillers[usize::from(lane)].outward.send(self.now + costs.hop_s, takes_s);
             self.plan(end_s + costs.handoff_s, Event::HandedOver(request));
         } else {
@@ -31,12 +32,10 @@ impl<D: Dispatch> World<'_, D> {
         let random = self.random.word();
         let gateway = &mut self.gateways[at];
         let Some(job) = &self.flights[request as usize].job else { return 0 };
-        let with_told = gateway.decoders.iter().zip(&gateway.told).map(|(own, told)| own.and(*told));
-        let loads: Vec<DecodeLoad> = with_told.collect();
+        let loads = gateway.loads();
         let chosen = gateway.dispatch.decoder(&loads, job, random);
         if let Some(load) = gateway.decoders.get_mut(chosen) {
-            load.requests += 1;
-            load.context_tokens += u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
+            load.take(job);
         }
         chosen as u16
     }
@@ -48,11 +47,12 @@ impl<D: Dispatch> World<'_, D> {
         self.gateways[at].dispatch.hold(LaneId(lane), -i64::from(arrival.prompt_tokens));
         let (engine, _) = &mut self.decoders[usize::from(decoder)];
         engine.queue(request as usize, arrival.prompt_tokens, arrival.output_tokens);
+        self.keep_prompt(request);
         self.plan_turn(decoder);
     }
 
     /// A decoder that changed has another next turn; the one planned before is void.
-    fn plan_turn(&mut self, decoder: u16) {
+    pub(super) fn plan_turn(&mut self, decoder: u16) {
         let (engine, version) = &mut self.decoders[usize::from(decoder)];
         *version += 1;
         let version = *version;
@@ -74,8 +74,10 @@ impl<D: Dispatch> World<'_, D> {
             record.last_s = answer.last_s + hop_s;
             record.worst_gap_s = answer.worst_gap_s;
             record.answers += 1;
+            self.keep_answer(request);
             self.plan(self.now + hop_s, Event::Through(request));
         }
+        self.appended(decoder);
         self.plan_turn(decoder);
     }
 
@@ -83,11 +85,13 @@ impl<D: Dispatch> World<'_, D> {
     pub(super) fn through(&mut self, request: u32) {
         let at = self.gateway_of(request);
         let decoder = usize::from(self.run.records[request as usize].decoder);
+        let output_tokens = self.arrival(request).output_tokens;
+        let gateway = &mut self.gateways[at];
         if let (Some(load), Some(job)) =
-            (self.gateways[at].decoders.get_mut(decoder), self.flights[request as usize].job.take())
+            (gateway.decoders.get_mut(decoder), self.flights[request as usize].job.take())
         {
-            load.requests -= 1;
-            load.context_tokens -= u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
+            load.give_back(&job);
+            gateway.dispatch.answered(decoder, &job, output_tokens);
         }
         self.served += 1;
         for next in self.followers.remove(&request).unwrap_or_default() {

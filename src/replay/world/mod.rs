@@ -3,8 +3,10 @@
 //! A request's way: it *arrives* at a gateway, is sent and *reaches* a prefiller, which may
 //! *restore* blocks first; steps
 //! *end*; the prefiller *answers*; the KV is *handed over*; a decoder's *turns* end answers; the
-//! gateway sees it *through*.
+//! gateway sees it *through*. Or it is sent to a decoder that *appends* to what it has, and whose
+//! answer *begins* at the gateway.
 
+mod append;
 mod decode;
 mod prefill;
 mod share;
@@ -25,7 +27,7 @@ use super::random::Random;
 use super::store::Store;
 use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Faults, Seconds};
-use crate::route::{Job, LaneId};
+use crate::route::{Append, Job, LaneId};
 use share::Share;
 
 /// Outcome of one request. Times are since the run's start.
@@ -37,8 +39,11 @@ pub struct Record {
     pub lane: u16,
     /// Index of its decoder.
     pub decoder: u16,
-    /// Tokens of its prompt that its prefiller had, or restored.
+    /// Tokens of its prompt that were there before: its prefiller had or restored them, or the
+    /// decoder had them that computed it.
     pub cached_tokens: u32,
+    /// True if its decoder computed the prompt.
+    pub is_appended: bool,
     /// Number of prefillers that it failed on.
     pub failures: u16,
     /// Time at which its first token was at the gateway.
@@ -94,6 +99,8 @@ pub struct World<'a, D> {
     /// The store as the gateways see it, when that is old.
     seen: Option<Store>,
     decoders: Vec<(Decoder, u64)>,
+    /// Prefix caches of the decoders.
+    kept: Holders,
     random: Random,
     share: Share,
     /// Requests that came.
@@ -123,6 +130,15 @@ struct Flight {
     booking: u64,
     /// Its turn at its prefiller.
     turn: u64,
+    /// Its prediction on the decoder that computes it.
+    append: Option<Append>,
+}
+
+impl<D> Gateway<D> {
+    /// Loads of the decoders, as far as they are known here.
+    fn loads(&self) -> Vec<DecodeLoad> {
+        self.decoders.iter().zip(&self.told).map(|(own, told)| own.and(*told)).collect()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,6 +167,8 @@ enum Event {
         lane: u16,
     },
     HandedOver(u32),
+    Appends(u32),
+    Begins(u32),
     Turns {
         decoder: u16,
         version: u64,
@@ -214,6 +232,10 @@ impl<'a, D: Dispatch> World<'a, D> {
             store: Store::new(cluster),
             seen: (faults.pool_stale_s > 0.0).then(|| Store::new(cluster)),
             decoders: (0..cluster.decoders).map(|_| (Decoder::default(), 0)).collect(),
+            kept: Holders::new(
+                usize::from(cluster.decoders),
+                append::kept_blocks(cluster.costs.decode_kv_tokens),
+            ),
             random: Random::new(seed),
             share: Share::new(seed),
             came: 0,
@@ -273,6 +295,8 @@ impl<'a, D: Dispatch> World<'a, D> {
             Event::Stored { request, lane } => self.stored(request, lane),
             Event::Seen { request, lane } => self.seen(request, lane),
             Event::HandedOver(request) => self.handed_over(request),
+            Event::Appends(request) => self.append_begins(request),
+            Event::Begins(request) => self.begins(request),
             Event::Turns { decoder, version } => self.turns(decoder, version),
             Event::Through(request) => self.through(request),
             Event::Wakes(gateway) => self.wakes(gateway),

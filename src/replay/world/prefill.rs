@@ -13,9 +13,9 @@ use crate::route::{CacheView, Job, LaneId, PoolHits};
 use crate::util::splitmix::mix;
 
 /// Gateways' view of prefix caches.
-struct View<'a> {
-    hbm: &'a Holders,
-    told: bool,
+pub(super) struct View<'a> {
+    pub(super) hbm: &'a Holders,
+    pub(super) told: bool,
 }
 
 impl CacheView for View<'_> {
@@ -33,12 +33,12 @@ impl CacheView for View<'_> {
 
 /// The blocks of a prompt that need not be computed if they are there: engines compute the last
 /// token at any rate, and with it its block.
-fn skippable(arrival: &Arrival) -> &[u64] {
+pub(super) fn skippable(arrival: &Arrival) -> &[u64] {
     let whole = (arrival.prompt_tokens.saturating_sub(1) / BLOCK_TOKENS) as usize;
     arrival.blocks.get(..whole).unwrap_or(&arrival.blocks)
 }
 
-fn tokens(blocks: usize) -> u32 {
+pub(super) fn tokens(blocks: usize) -> u32 {
     blocks as u32 * BLOCK_TOKENS
 }
 
@@ -63,6 +63,9 @@ impl<D: Dispatch> World<'_, D> {
         self.record(request).came_s = self.now;
         let job = Arc::new(self.job(request));
         let gateway = self.gateway_of(request);
+        if self.appends(gateway, request, &job) {
+            return;
+        }
         let view = View { hbm: &self.hbm, told: self.cluster.kv_events };
         let ticket = self.gateways[gateway].dispatch.arrive(self.now, job.clone(), &view);
         self.gateways[gateway].waiting.insert(ticket, request);

@@ -4,8 +4,8 @@ use super::super::dispatch::{PrefillDispatch, Returned};
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, Follow, PoolKind};
 use super::*;
-use crate::route::CacheView;
 use crate::route::shared::message::{Numbered, ReplicaId};
+use crate::route::{Append, CacheView};
 
 /// Sends each request at once, or after a pause of its own; to the lanes in turn, or to that with
 /// the fewest requests.
@@ -17,12 +17,15 @@ struct Simple {
     waiting: Vec<(f64, u64, Option<LaneId>)>,
     booked: HashMap<u64, LaneId>,
     count: u64,
+    /// Lets the first decoder compute all prompts but the first one.
+    appends: bool,
 }
 
 impl Simple {
     fn new(lanes: u16, least: bool, pause_s: f64) -> Simple {
         let lanes = vec![Some(0); usize::from(lanes)];
-        Simple { lanes, least, pause_s, waiting: Vec::new(), booked: HashMap::new(), count: 0 }
+        let (waiting, booked) = (Vec::new(), HashMap::new());
+        Simple { lanes, least, pause_s, waiting, booked, count: 0, appends: false }
     }
 
     fn lane(&self, failed: Option<LaneId>) -> LaneId {
@@ -88,7 +91,11 @@ impl Dispatch for Simple {
     }
 
     fn decoder(&mut self, loads: &[DecodeLoad], _: &Job, random: u64) -> usize {
-        random as usize % loads.len()
+        if self.appends { 0 } else { random as usize % loads.len() }
+    }
+
+    fn append(&mut self, _: Seconds, _: &Arc<Job>, _: &[DecodeLoad], _: &dyn CacheView) -> Option<Append> {
+        (self.appends && self.count > 0).then_some(Append { compute_s: 0.1, ..Append::default() })
     }
 }
 
@@ -105,7 +112,16 @@ fn workload(count: usize, per_s: f64, seed: u64) -> Workload {
         let blocks: Arc<[u64]> = (0..4 * *turn).map(|block| conversation * 1_000 + block).collect();
         let prompt_tokens = blocks.len() as u32 * BLOCK_TOKENS + (random.word() % 512) as u32;
         let output_tokens = 1 + (random.word() % 300) as u32;
-        Arrival { at_s, after: None, prompt_tokens, output_tokens, blocks, session: Some(conversation) }
+        Arrival {
+            at_s,
+            after: None,
+            prompt_tokens,
+            output_tokens,
+            answered_blocks: blocks.clone(),
+            is_later_turn: *turn > 1,
+            blocks,
+            session: Some(conversation),
+        }
     };
     let arrivals: Vec<Arrival> = (0..count).map(&mut arrival).collect();
     Workload { arrivals, mean_output_tokens: 150, rate_per_s: per_s, warm_up: count / 5 }
@@ -118,7 +134,7 @@ fn run(cluster: &Cluster, faults: &Faults, workload: &Workload, (least, pause_s)
 
 fn small(pool: PoolKind) -> Cluster {
     let costs = Costs { hbm_tokens: 64 * BLOCK_TOKENS, pool_tokens: 1024 * BLOCK_TOKENS, ..Costs::default() };
-    Cluster { prefillers: 3, decoders: 2, pool, kv_events: true, costs }
+    Cluster { prefillers: 3, decoders: 2, pool, kv_events: true, costs, ..Cluster::default() }
 }
 
 #[test]
@@ -152,6 +168,51 @@ fn a_turn_comes_when_its_user_has_thought() {
         let think_s = 0.25 * (at + 1) as f64;
         assert!((pair[1].came_s - pair[0].last_s - think_s).abs() < 1e-9, "{pair:?}");
     }
+}
+
+#[test]
+fn a_decoder_computes_what_it_has_not_kept() {
+    let mut workload = workload(3, 1.0, 1);
+    // Two turns of a conversation, and the second one's blocks with another end.
+    let blocks: Arc<[u64]> = (0..9).collect();
+    let tokens = [(2_100, 4), (4_700, 9), (4_100, 8)];
+    for (at, (tokens, end)) in tokens.into_iter().enumerate() {
+        let arrival = &mut workload.arrivals[at];
+        (arrival.prompt_tokens, arrival.output_tokens) = (tokens, 600);
+        arrival.blocks = blocks[..end].into();
+        arrival.answered_blocks = blocks[..end.max(5)].into();
+        arrival.after = at.checked_sub(1).map(|before| Follow { request: before as u32, think_s: 1.0 });
+    }
+    let cluster = Cluster { decode_cache: true, ..small(PoolKind::None) };
+    let gateway = Simple { appends: true, ..Simple::new(3, true, 0.0) };
+    let run = World::new(&cluster, &Faults::default(), &workload, vec![gateway], 1).run().unwrap();
+    let costs = cluster.costs;
+    let as_prefiller = Costs { chunk_tokens: costs.decode_chunk_tokens, ..costs };
+    // Five blocks with the answer, and all eight whole ones of the second prompt.
+    for (at, held) in [(1, 5), (2, 8)] {
+        let (record, (tokens, _)) = (run.records[at], tokens[at]);
+        let held_tokens = held * BLOCK_TOKENS;
+        assert_eq!((record.cached_tokens, record.is_appended), (held_tokens, true));
+        let first_s = record.came_s + as_prefiller.prefill(tokens, held_tokens) + 2.0 * costs.hop_s;
+        assert!((record.first_s - first_s).abs() < 1e-9, "{record:?} {first_s}");
+    }
+    assert!(!run.records[0].is_appended && run.records[0].cached_tokens == 0);
+}
+
+#[test]
+fn only_what_a_decoder_lacks_is_transferred() {
+    let first = |decode_cache| {
+        let mut workload = workload(2, 1.0, 1);
+        for (arrival, (tokens, end)) in workload.arrivals.iter_mut().zip([(8_200, 16), (8_700, 16)]) {
+            (arrival.prompt_tokens, arrival.blocks) = (tokens, (0..end).collect());
+        }
+        workload.arrivals[1].after = Some(Follow { request: 0, think_s: 1.0 });
+        let cluster = Cluster { decoders: 1, decode_cache, ..small(PoolKind::None) };
+        let run = run(&cluster, &Faults::default(), &workload, (true, 0.0));
+        run.records[1].first_s - run.records[1].came_s
+    };
+    let spared_s = first(false) - first(true);
+    assert!((spared_s - 16.0 * 512.0 * Costs::default().handoff_token_s).abs() < 1e-9, "{spared_s}");
 }
 
 #[test]
