@@ -98,6 +98,20 @@ async fn one_of_each(gateway: SocketAddr, prefill: &Engine) -> BTreeMap<&'static
     tokens
 }
 
+/// Metrics of `layerwise`, tracing, fall-backs, and of gateways that share a fleet: they have no
+/// series here.
+const ELSEWHERE: [&str; 9] = [
+    names::CALLBACKS,
+    names::TRACE_SPANS,
+    names::FALLBACKS,
+    names::SHARED_OUT,
+    names::SHARE_STANDING,
+    names::SHARE_HEARD,
+    names::SHARE_PLACEMENTS,
+    names::SHARE_BUDGETS,
+    names::SHARE_GATEWAYS,
+];
+
 /// In a process of its own: the recorder belongs to a process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn metrics_count_what_happened() {
@@ -134,20 +148,7 @@ async fn metrics_count_what_happened() {
     let text = raw.text();
     let found = samples(&text);
     assert_buckets(&found, &text);
-    // Those of `layerwise`, of tracing, of fall-backs, and of gateways that share a fleet have no
-    // series here.
-    let elsewhere = [
-        names::CALLBACKS,
-        names::TRACE_SPANS,
-        names::FALLBACKS,
-        names::SHARED_OUT,
-        names::SHARE_STANDING,
-        names::SHARE_HEARD,
-        names::SHARE_PLACEMENTS,
-        names::SHARE_BUDGETS,
-        names::SHARE_GATEWAYS,
-    ];
-    for name in names::ALL.iter().filter(|name| !elsewhere.contains(name)) {
+    for name in names::ALL.iter().filter(|name| !ELSEWHERE.contains(name)) {
         assert!(text.contains(&format!("# TYPE {name} ")), "{name} in\n{text}");
     }
     let (p, d) = (name(&prefill), name(&decode));
