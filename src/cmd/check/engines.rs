@@ -19,6 +19,9 @@ const CLOCK_S: i64 = 5;
 const SILENT: &str = "answer within";
 /// Names of models that are told.
 const NAMES: usize = 8;
+/// Words about a server that is no engine, after its name.
+pub(in crate::cmd) const STRANGER: &str =
+    "answers, but has none of an engine's /version, /v1/models and /metrics: is an engine behind this port?";
 
 /// Everything about the engines but their dialect and tokens.
 pub(super) fn judge(config: &Config, visits: &[Visit], report: &mut Report) {
@@ -80,11 +83,8 @@ fn away(visit: &Visit, why: &str, report: &mut Report) {
 fn answered(config: &Config, visit: &Visit, told: &EngineReport, report: &mut Report) {
     let who = visit.member.who();
     let facts = &told.facts;
-    if stranger(facts) {
-        let paths = "/version, /v1/models and /metrics";
-        let advice = "is an engine behind this port?";
-        return report
-            .say(Grade::Bad, format!("{who} answers, but has none of an engine's {paths}: {advice}"));
+    if is_stranger(facts) {
+        return report.say(Grade::Bad, format!("{who} {STRANGER}"));
     }
     report.say(Grade::Good, format!("{who}: {} ({} ms)", described(facts), visit.took.as_millis()));
     if told.health.is_server_error() {
@@ -103,7 +103,7 @@ fn answered(config: &Config, visit: &Visit, told: &EngineReport, report: &mut Re
 
 /// True if an answer shows that the server is no engine: every engine that is known lists its
 /// models.
-fn stranger(facts: &Facts) -> bool {
+pub(in crate::cmd) fn is_stranger(facts: &Facts) -> bool {
     const ASKED: usize = 3;
     let missing = facts.gaps.iter().filter(|gap| gap.status == Some(StatusCode::NOT_FOUND));
     missing.count() == ASKED

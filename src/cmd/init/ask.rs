@@ -41,8 +41,8 @@ pub(super) async fn all(loaded: &Loaded) -> Result<Asked, CheckError> {
     let visits = visit::all(config, &asker, members).await;
     let mut lines = report.into_texts();
     lines.extend(visits.iter().map(told));
-    let questions: Vec<_> =
-        visits.iter().filter_map(|visit| Some((visit, visit.told.as_ref().ok()?))).collect();
+    let answered = visits.iter().filter_map(|visit| Some((visit, visit.told.as_ref().ok()?)));
+    let questions: Vec<_> = answered.filter(|(_, told)| !engines::is_stranger(&told.facts)).collect();
     let engines = stream::iter(questions)
         .map(|(visit, told)| found(config, &asker, &visits, visit, told))
         .buffered(AT_ONCE)
@@ -85,8 +85,9 @@ impl Asked {
 fn told(visit: &Visit) -> String {
     let who = visit.member.who();
     match &visit.told {
+        Ok(told) if engines::is_stranger(&told.facts) => format!("{who} {}", engines::STRANGER),
         Ok(told) => format!("{who}: {}", engines::described(&told.facts)),
-        Err(why) => format!("{who} could not be asked, and is taken to be as the others: {why}"),
+        Err(why) => format!("{who} could not be asked: {why}"),
     }
 }
 

@@ -24,8 +24,8 @@ pub(super) fn render(head: &Head<'_>, settings: &[Setting], sections: &[&str]) -
     }
     comment(
         &mut text,
-        "A key behind # is left to the gateway, which asks the engines at each start; beside it stands today's answer. \
-         QUESTION marks a key that could not be found out, with an example.",
+        "An engine that could not be asked is taken to be as the others. A key behind # is left to the gateway, which asks the \
+         engines at each start; beside it stands today's answer. QUESTION marks a key that could not be found out, with an example.",
     );
     comment(&mut text, &format!("Check it: pd-proxy check --config {}", head.file));
     comment(&mut text, &format!("Run it: pd-proxy --config {}", head.file));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pd_proxy::cmd::demo::Embedded;
 use pd_proxy::sim::{Connector, EngineSpec, Pool};
 
-use super::expect;
+use super::{anywhere, expect};
 use crate::command::{pair, run};
 use crate::common::stage::fast;
 
@@ -103,6 +103,20 @@ async fn file_that_exists_is_left_as_it_is_and_a_dry_run_writes_none() {
     decode.stop().await;
     let nobody = said(words(&line)).await;
     expect(&nobody, 1, &["no engine answered, so nothing is written", &p, &d]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_is_no_engine_is_named_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("none.toml");
+    let listener = tokio::net::TcpListener::bind(anywhere()).await.unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move { axum::serve(listener, axum::Router::new()).await.unwrap() });
+    let line = ["init", "--output", path.to_str().unwrap(), "--prefill", &at, "--decode", &at];
+    let refused = said(words(&line)).await;
+    expect(&refused, 1, &["nothing is written", "is an engine behind this port?"]);
+    assert!(!path.exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
