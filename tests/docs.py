@@ -107,7 +107,7 @@ class Known:
             elif key := re.match(r"(?:# )?(\w+) = ", line):
                 section.add(key[1])
         self.subcommands, self.flags = set(), set()
-        for command in [[], ["check"], ["keys"], ["replay"], ["demo"], ["sim"], ["sim", "mooncake"], ["api-key", "new"], ["health"], ["generate"]]:
+        for command in [[], ["check"], ["keys"], ["replay"], ["demo"], ["sim"], ["sim", "mooncake"], ["api-key", "new"], ["health"], ["generate"], ["init"]]:
             told = subprocess.run([program, *command, "--help"], capture_output=True, text=True, check=True, timeout=20).stdout
             self.flags |= set(re.findall(r"--[a-z][a-z0-9-]*", told))
             if not command:
