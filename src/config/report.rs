@@ -63,10 +63,15 @@ fn value_line(name: &str, value: &Json, rows: &[Row<'_>]) -> String {
     format!("{name:width$} = {}", in_toml(value))
 }
 
+/// A text as a value in TOML.
+pub(crate) fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
 /// A value as TOML.
 pub(crate) fn in_toml(value: &Json) -> String {
     match value {
-        Json::String(text) => toml::Value::from(text.as_str()).to_string(),
+        Json::String(text) => quoted(text),
         Json::Array(entries) => format!("[{}]", entries.iter().map(in_toml).collect::<Vec<_>>().join(", ")),
         Json::Number(number) if number.is_u64() => grouped(&number.to_string()),
         other => other.to_string(),

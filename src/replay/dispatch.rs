@@ -75,6 +75,19 @@ impl DecodeLoad {
     }
 }
 
+/// A request that has just come, and what its gateway knows then.
+#[derive(Clone, Copy)]
+pub struct AppendQuestion<'a> {
+    /// Time of the question.
+    pub now: Seconds,
+    /// The request, as the scheduler sees it.
+    pub job: &'a Arc<Job>,
+    /// Loads of the decoders.
+    pub loads: &'a [DecodeLoad],
+    /// Caches of the prefillers, as far as they are told of.
+    pub sight: &'a dyn CacheView,
+}
+
 /// The decisions of one gateway. Times are seconds since the run's start.
 pub trait Dispatch {
     /// A request comes; returns its ticket.
@@ -108,13 +121,7 @@ pub trait Dispatch {
     /// The position of the decoder for a request that is computed.
     fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize;
     /// The decoder that had better compute the rest of an arriving request's prompt, if one had.
-    fn append(
-        &mut self,
-        _now: Seconds,
-        _job: &Arc<Job>,
-        _loads: &[DecodeLoad],
-        _sight: &dyn CacheView,
-    ) -> Option<Append> {
+    fn append(&mut self, _question: AppendQuestion<'_>) -> Option<Append> {
         None
     }
     /// A decoder has generated the answer to a request, of so many tokens.
@@ -383,16 +390,10 @@ impl Dispatch for Director {
         chosen
     }
 
-    fn append(
-        &mut self,
-        now: Seconds,
-        job: &Arc<Job>,
-        loads: &[DecodeLoad],
-        sight: &dyn CacheView,
-    ) -> Option<Append> {
-        let append = self.soonest_append(now, job, loads, sight)?;
+    fn append(&mut self, question: AppendQuestion<'_>) -> Option<Append> {
+        let append = self.soonest_append(question)?;
         if let Some(memory) = &mut self.memory {
-            memory.beliefs.enter(lane(append.at), job);
+            memory.beliefs.enter(lane(append.at), question.job);
         }
         Some(append)
     }

@@ -104,16 +104,18 @@ pub(super) async fn drive_one(
 ) -> Result<FleetAnswer, Box<Refusal>> {
     let relay = &chosen.fleet.relay;
     // A large future, which would else be moved with each of the router's layers.
-    let mut driven = boxed(|| relay.drive(request, ledger)).await;
-    if chosen.route.is_some() {
-        let name = &*chosen.fleet.name;
-        match &mut driven {
-            Ok(answer) => name_route(answer.headers_mut(), name),
-            Err(refusal) => refusal.error = refusal.error.clone().routed(name),
-        }
+    let driven = boxed(|| relay.drive(request, ledger)).await;
+    let alias = chosen.alias.clone();
+    if chosen.route.is_none() {
+        return driven.map(|answer| FleetAnswer { answer, alias });
     }
-    let answer = driven?;
-    Ok(FleetAnswer { answer, alias: chosen.alias.clone() })
+    let name = &*chosen.fleet.name;
+    let mut answer = driven.map_err(|mut refusal| {
+        refusal.error = refusal.error.routed(name);
+        refusal
+    })?;
+    name_route(answer.headers_mut(), name);
+    Ok(FleetAnswer { answer, alias })
 }
 
 /// Says in an answer which fleet it came from.

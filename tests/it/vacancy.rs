@@ -168,6 +168,17 @@ async fn wait_for_busy_decoders(spoken: Spoken) {
     stage.end().await;
 }
 
+/// A request is answered by the engines that `change` adds while it waits.
+async fn assert_waits_for(stage: &Stage, change: &str) {
+    let request = body(1);
+    let comes = async {
+        pace(Duration::from_millis(100)).await;
+        stage.post("/instances/add", change).await.status
+    };
+    let (answer, added) = tokio::join!(stage.post(PATH, &request), comes);
+    assert_eq!((answer.status, added), (200, 200), "{change}: {}", answer.text());
+}
+
 #[tokio::test]
 async fn request_waits_for_a_decoder_in_the_place_of_the_last_one() {
     let mut script = script(EVERY[0]);
@@ -177,13 +188,7 @@ async fn request_waits_for_a_decoder_in_the_place_of_the_last_one() {
         let engines = if role == "decode" { &stage.decoders } else { &stage.prefillers };
         let change = json!({"type": role, "instances": engines[0].addr().to_string()}).to_string();
         assert_eq!(stage.post("/instances/remove", &change).await.status, 200);
-        let request = body(1);
-        let back = async {
-            pace(Duration::from_millis(100)).await;
-            stage.post("/instances/add", &change).await.status
-        };
-        let (answer, added) = tokio::join!(stage.post(PATH, &request), back);
-        assert_eq!((answer.status, added), (200, 200), "{role}: {}", answer.text());
+        assert_waits_for(&stage, &change).await;
     }
     stage.end().await;
 }
@@ -196,13 +201,7 @@ async fn request_waits_for_the_first_decoder_of_a_gateway_that_has_just_begun() 
     let spec = EngineSpec { role: Role::Decode, ..fast() };
     let first = Engine::start(spec, (std::net::Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
     let change = json!({"type": "decode", "instances": first.addr().to_string()}).to_string();
-    let request = body(1);
-    let came = async {
-        pace(Duration::from_millis(100)).await;
-        stage.post("/instances/add", &change).await.status
-    };
-    let (answer, added) = tokio::join!(stage.post(PATH, &request), came);
-    assert_eq!((answer.status, added), (200, 200), "{}", answer.text());
+    assert_waits_for(&stage, &change).await;
     stage.end().await;
     first.stop().await;
 }

@@ -10,8 +10,7 @@ cd "$(dirname "$0")/../.."
 rig=$PWD/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-program=${PD_PROXY:-target/debug/pd-proxy}
-[ -n "${PD_PROXY:-}" ] || cargo build --locked
+program=$(gateway_program)
 engines="chat-ref code-ref chat-prefill chat-second chat-decode code-prefill code-decode"
 trap '"$rig/stop.sh" $engines master >/dev/null' EXIT
 code_model=$RIG/tiny-code adapter=$RIG/adapter-sql

@@ -11,8 +11,7 @@ rig=$PWD/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 [ $# -gt 0 ] || set -- kimi deepseek_v32
-program=${PD_PROXY:-target/debug/pd-proxy}
-[ -n "${PD_PROXY:-}" ] || cargo build --locked
+program=$(gateway_program)
 trap '"$rig/stop.sh" prefill >/dev/null' EXIT
 config='{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'
 own=$MODEL_DIR

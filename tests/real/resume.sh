@@ -8,8 +8,7 @@ cd "$(dirname "$0")/../.."
 rig=$PWD/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-program=${PD_PROXY:-target/debug/pd-proxy}
-[ -n "${PD_PROXY:-}" ] || cargo build --locked
+program=$(gateway_program)
 trap '"$rig/stop.sh" prefill decode second >/dev/null' EXIT
 export HASHSEED=0
 "$rig/start_pair.sh" nixl

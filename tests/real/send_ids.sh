@@ -13,8 +13,7 @@ export MAX_LEN=${MAX_LEN:-131072} KV_CACHE_BLOCKS=${KV_CACHE_BLOCKS:-9000} HASHS
 export MODEL_DIR=$RIG/tiny-long
 # Parsers of reasoning and tools want their marks to be tokens.
 [ -d "$MODEL_DIR" ] || "$VENV/bin/python" "$rig/make_model.py" --out "$MODEL_DIR" --max-len "$MAX_LEN" --special "<think>,</think>,<tool_call>,</tool_call>"
-program=${PD_PROXY:-target/debug/pd-proxy}
-[ -n "${PD_PROXY:-}" ] || cargo build --locked
+program=$(gateway_program)
 port=${PORT:-9000}
 gateway=
 trap '[ -z "$gateway" ] || kill "$gateway"; "$rig/stop.sh" prefill decode ref >/dev/null' EXIT

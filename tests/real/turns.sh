@@ -9,8 +9,7 @@ cd "$(dirname "$0")/../.."
 rig=$PWD/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-program=${PD_PROXY:-target/debug/pd-proxy}
-[ -n "${PD_PROXY:-}" ] || cargo build --locked
+program=$(gateway_program)
 trap '"$rig/stop.sh" prefill second decode master >/dev/null' EXIT
 # Emptying an engine's own cache is for developers.
 export DEV_MODE=1 HASHSEED=0

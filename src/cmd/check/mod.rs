@@ -233,12 +233,7 @@ impl fmt::Display for Report {
                 Grade::Bad => "BAD ",
             };
             // A pool's text is shown in one line, whatever it contains.
-            let text: String = line
-                .text
-                .chars()
-                .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
-                .collect();
-            writeln!(f, "# {grade} {text}")?;
+            writeln!(f, "# {grade} {}", in_one_line(&line.text))?;
         }
         Ok(())
     }
@@ -294,6 +289,11 @@ impl<'a> Inquiry<'a> {
         }
         None
     }
+}
+
+/// A text whose control characters are replaced, so that it can't end the line that it stands in.
+pub(super) fn in_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// A count with its noun, as `1 key` or `2 keys`.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::described::{Connector, Description};
+use crate::config::report::quoted;
 use crate::fleet::Role;
 use crate::tokenization::Facts;
 
@@ -77,7 +78,7 @@ pub(super) enum State {
     Question,
 }
 
-/// All settings, those of one key beside each other only once: what the operator set is kept.
+/// All settings, each key once: a value that the operator gave goes before one that was found out.
 pub(super) fn draw(findings: &Findings) -> Vec<Setting> {
     let mut settings: Vec<Setting> = findings
         .given
@@ -333,11 +334,6 @@ fn pool_form(connector: &Connector) -> Option<PoolForm> {
         name if name.starts_with("LMCache") => form("lmcache_controller", "lmcache://HOST:9000"),
         _ => None,
     }
-}
-
-/// A text as a value in TOML.
-fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
 }
 
 #[cfg(test)]

@@ -75,13 +75,11 @@ pub async fn run(args: &InitArgs, env: &Env) -> Result<Written, InitError> {
     if asked.findings.engines.is_empty() {
         return Err(InitError::Away(asked.lines));
     }
-    let drawn = draft::draw(&asked.findings);
-    let known = with(&args.serve, &drawn, env)?;
+    let known = with(&args.serve, &draft::draw(&asked.findings), env)?;
     if !args.no_store {
         asked.findings.seed = asked.try_seeds(&known).await?;
     }
     let drawn = draft::draw(&asked.findings);
-    let _ = with(&args.serve, &drawn, env)?;
     let file = args.output.to_string_lossy();
     let head = text::Head { engines: &asked.lines, file: &file };
     let text = text::render(&head, &drawn, &sections(&loaded.config));

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::draft::{Setting, State};
+use crate::cmd::check::in_one_line;
 
 /// Columns of a comment, at most, unless one word is longer.
 const COLUMNS: usize = 100;
@@ -61,11 +62,9 @@ fn put(text: &mut String, setting: &Setting) {
     }
 }
 
-/// Adds a comment, broken between words. Control characters, which an engine may send, can't end
-/// it.
+/// Adds a comment, broken between words. What an engine sent can't end it.
 fn comment(text: &mut String, words: &str) {
-    let shown: String =
-        words.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    let shown = in_one_line(words);
     let mut row = String::from("#");
     for word in shown.split(' ').filter(|word| !word.is_empty()) {
         if row.len() > 1 && row.chars().count() + 1 + word.chars().count() > COLUMNS {

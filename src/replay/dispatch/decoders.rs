@@ -1,13 +1,11 @@
 //! Decisions about decoders: the one that a computed prompt is handed to, and the one that computes
 //! the rest of a prompt itself.
 
-use std::sync::Arc;
-
-use super::{DecodeLoad, Director};
+use super::{AppendQuestion, DecodeLoad, Director};
 use crate::replay::{Cluster, Seconds};
 use crate::route::{
-    Append, AppendCosts, AppendRules, CacheView, DecodeCandidate, DecodeMemory, Job, LaneId, Standing,
-    TieBreak, choose_append, choose_decoder, handoff_s,
+    Append, AppendCosts, AppendRules, DecodeCandidate, DecodeMemory, Job, LaneId, Standing, TieBreak,
+    choose_append, choose_decoder, handoff_s,
 };
 
 /// Beliefs about decoders, and the rules by which they compute prompts.
@@ -52,29 +50,18 @@ impl Director {
     }
 
     /// The decoder that gives a request's first token sooner than a hand-over does.
-    pub(super) fn soonest_append(
-        &mut self,
-        now: Seconds,
-        job: &Arc<Job>,
-        loads: &[DecodeLoad],
-        sight: &dyn CacheView,
-    ) -> Option<Append> {
-        let rules = self.memory.as_ref()?.rules;
-        let decoders = self.decoders(loads, job);
+    pub(super) fn soonest_append(&mut self, question: AppendQuestion<'_>) -> Option<Append> {
+        let (rules, job) = (self.memory.as_ref()?.rules, question.job);
+        let decoders = self.decoders(question.loads, job);
         let costs = AppendCosts { prefill: self.board.board().costs(0), decode: self.decode_costs };
         let append = choose_append(&rules, &costs, &decoders, job)?;
-        let handed_over_s = self.handed_over_s(now, job, &decoders, sight);
+        let handed_over_s = self.handed_over_s(question, &decoders);
         append.is_worth_it(handed_over_s).then_some(append)
     }
 
     /// Predicted seconds until a request's first token by prefiller, transfer and decoder.
-    fn handed_over_s(
-        &self,
-        now: Seconds,
-        job: &Arc<Job>,
-        decoders: &[DecodeCandidate],
-        sight: &dyn CacheView,
-    ) -> Seconds {
+    fn handed_over_s(&self, question: AppendQuestion<'_>, decoders: &[DecodeCandidate]) -> Seconds {
+        let AppendQuestion { now, job, sight, .. } = question;
         let board = self.board.board();
         let each = board.weigh(now, job, sight).into_iter().map(|it| it.wait_s + it.prefill_s);
         let prefilled_s = board.line_s() + each.fold(f64::INFINITY, f64::min);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::dispatch::Dispatch;
+use super::super::dispatch::{AppendQuestion, Dispatch};
 use super::super::trace::BLOCK_TOKENS;
 use super::prefill::{View, skippable, tokens};
 use super::{Event, World};
@@ -18,7 +18,8 @@ impl<D: Dispatch> World<'_, D> {
         let view = View { hbm: &self.hbm, told: self.cluster.kv_events };
         let gateway = &mut self.gateways[at];
         let loads = gateway.loads();
-        let Some(append) = gateway.dispatch.append(self.now, job, &loads, &view) else { return false };
+        let question = AppendQuestion { now: self.now, job, loads: &loads, sight: &view };
+        let Some(append) = gateway.dispatch.append(question) else { return false };
         let Append { at: chosen, compute_s, .. } = append;
         let Some(load) = gateway.decoders.get_mut(chosen) else { return false };
         load.take(job);

@@ -144,43 +144,20 @@ impl<D> Gateway<D> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     Arrives(u32),
-    Reaches {
-        request: u32,
-        lane: u16,
-    },
-    Restored {
-        request: u32,
-        lane: u16,
-        tokens: u32,
-    },
+    Reaches { request: u32, lane: u16 },
+    Restored { request: u32, lane: u16, tokens: u32 },
     StepEnds(u16),
-    Answers {
-        request: u32,
-        computed: bool,
-    },
-    Stored {
-        request: u32,
-        lane: u16,
-    },
-    Seen {
-        request: u32,
-        lane: u16,
-    },
+    Answers { request: u32, computed: bool },
+    Stored { request: u32, lane: u16 },
+    Seen { request: u32, lane: u16 },
     HandedOver(u32),
     Appends(u32),
     Begins(u32),
-    Turns {
-        decoder: u16,
-        version: u64,
-    },
+    Turns { decoder: u16, version: u64 },
     Through(u32),
     Wakes(u16),
-    Heard {
-        gateway: u16,
-        message: u64,
-    },
+    Heard { gateway: u16, message: u64 },
     Beats,
-    /// Gateways say what has waited for a later message.
     Rests,
     LoadsTold,
     Closes,

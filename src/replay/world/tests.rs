@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::dispatch::{PrefillDispatch, Returned};
+use super::super::dispatch::{AppendQuestion, PrefillDispatch, Returned};
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, Follow, PoolKind};
 use super::*;
@@ -94,7 +94,7 @@ impl Dispatch for Simple {
         if self.appends { 0 } else { random as usize % loads.len() }
     }
 
-    fn append(&mut self, _: Seconds, _: &Arc<Job>, _: &[DecodeLoad], _: &dyn CacheView) -> Option<Append> {
+    fn append(&mut self, _: AppendQuestion<'_>) -> Option<Append> {
         (self.appends && self.count > 0).then_some(Append { compute_s: 0.1, ..Append::default() })
     }
 }
