@@ -63,9 +63,10 @@ fn value_line(name: &str, value: &Json, rows: &[Row<'_>]) -> String {
     format!("{name:width$} = {}", in_toml(value))
 }
 
-/// A text as a value in TOML.
+/// A text as a value in TOML, always one line: behind a `#` all of it is a comment.
 pub(crate) fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
+    // The escapes of JSON are escapes of TOML, too; TOML wants one more.
+    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 /// A value as TOML.
@@ -92,6 +93,8 @@ fn grouped(digits: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::cli::ServeArgs;
     use crate::config::{Config, Env};
@@ -129,6 +132,16 @@ mod tests {
             let section = section.split('.').fold(&table, |table, part| table[part].as_table().unwrap());
             assert_eq!(section.get(name).is_none(), value.is_null(), "{key}");
             assert!(!value.is_null() || text.contains(&format!("# {name} is not set")), "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_quoted_text_is_one_line_and_is_read_again(text in "(?s).{0,60}") {
+            let line = quoted(&text);
+            prop_assert!(!line.contains(['\n', '\r']), "{line}");
+            let table: toml::Table = format!("key = {line}").parse().unwrap();
+            prop_assert_eq!(table["key"].as_str(), Some(text.as_str()));
         }
     }
 

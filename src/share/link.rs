@@ -59,7 +59,7 @@ impl Link {
         loop {
             match self.connect().await {
                 Ok(session) => {
-                    tracing::info!(share = %self.settings.prefix, "other gateways can be heard");
+                    tracing::info!(share = %self.settings.prefix, "what gateways tell through the store is heard");
                     retry.reached();
                     self.unsent.reset();
                     self.scheduler.connect(true);

@@ -109,12 +109,17 @@ pub(in crate::cmd) fn is_stranger(facts: &Facts) -> bool {
     missing.count() == ASKED
 }
 
+/// True if an engine refused its list of models for want of a key, or of another one.
+pub(in crate::cmd) fn wants_key(facts: &Facts) -> bool {
+    let gap = facts.gaps.iter().find(|gap| gap.path == "/v1/models");
+    gap.is_some_and(|gap| matches!(gap.status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)))
+}
+
 /// The model, and whether we may ask for it.
 fn served(config: &Config, who: &str, facts: &Facts, report: &mut Report) {
     let gap = facts.gaps.iter().find(|gap| gap.path == "/v1/models");
     if let Some(gap) = gap {
-        let refused = matches!(gap.status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN));
-        let (grade, advice) = match (refused, config.engine.api_key.is_some()) {
+        let (grade, advice) = match (wants_key(facts), config.engine.api_key.is_some()) {
             (true, true) => (Grade::Bad, "it does not take engine.api_key: is that its --api-key?"),
             (true, false) if config.auth.keys_file.is_some() => {
                 (Grade::Bad, "it wants a key, and clients' keys end at the gateway: set engine.api_key")

@@ -28,7 +28,7 @@ pub(super) const PATH: &str = "/v1/completions";
 
 /// Outcome of one prefiller's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cmd) enum HandoffAnswer {
+pub(super) enum HandoffAnswer {
     /// There was a hand-off.
     Over {
         /// The engines compare their releases before KV goes from one to the other.
@@ -41,7 +41,7 @@ pub(in crate::cmd) enum HandoffAnswer {
 }
 
 /// The request of one check.
-pub(in crate::cmd) struct Question<'a> {
+pub(super) struct Question<'a> {
     asker: &'a Asker,
     dialect: Dialect,
     /// Engines of some dialects know each other's requests by it.
@@ -113,7 +113,7 @@ fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
 
 impl<'a> Question<'a> {
     /// The question to an engine that has told this; `None` if the model's name is not known.
-    pub(in crate::cmd) fn new(
+    pub(super) fn new(
         config: &Config,
         asker: &'a Asker,
         dialect: Dialect,
@@ -138,11 +138,7 @@ impl<'a> Question<'a> {
     }
 
     /// Has `prefiller` compute the prompt and `decoder` fetch it.
-    pub(in crate::cmd) async fn put(
-        &self,
-        prefiller: &Endpoint,
-        decoder: Option<&Endpoint>,
-    ) -> HandoffAnswer {
+    pub(super) async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> HandoffAnswer {
         let transfer = Transfer { id: uuid::Uuid::new_v4().as_u128(), ..Transfer::default() };
         let edit = self.dialect.prefill_edit(Api::Completions, &self.body, &transfer);
         let (status, answer) = match self.send(prefiller, &edit).await {

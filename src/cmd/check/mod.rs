@@ -131,6 +131,10 @@ pub async fn run(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
     let mut report = Report::default();
     here::look(config, &mut report);
     share::ask(config, &mut report).await;
+    if config.fleet.remote.is_some() {
+        report.say(Grade::Note, "fleet.remote is an API elsewhere: it is not asked, as an answer may cost");
+        return Ok(report);
+    }
     let published = ask_engines(&inquiry, loaded, tokenizer, stores, &mut report).await?;
     // After the engines: what they have just stored is among the keys.
     let mut of_pool = Report::default();

@@ -7,10 +7,10 @@ use http::StatusCode;
 
 use super::described::{self, Description};
 use super::draft::{Findings, FoundEngine, GivenKey, SeedTrial};
-use crate::cmd::check::handoff::{AT_ONCE, HandoffAnswer, Question};
+use crate::cmd::check::handoff::AT_ONCE;
 use crate::cmd::check::visit::{self, EngineReport, Visit};
 use crate::cmd::check::{self, CheckError, Inquiry, Report, engines, members, stored};
-use crate::config::{Config, HashScheme, Loaded, Origin, PoolKind, report};
+use crate::config::{HashScheme, Loaded, Origin, PoolKind, report};
 use crate::dialect::Dialect;
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
@@ -44,7 +44,7 @@ pub(super) async fn all(loaded: &Loaded) -> Result<Asked, CheckError> {
     let answered = visits.iter().filter_map(|visit| Some((visit, visit.told.as_ref().ok()?)));
     let questions: Vec<_> = answered.filter(|(_, told)| !engines::is_stranger(&told.facts)).collect();
     let engines = stream::iter(questions)
-        .map(|(visit, told)| found(config, &asker, &visits, visit, told))
+        .map(|(visit, told)| found(&asker, visit, told))
         .buffered(AT_ONCE)
         .collect::<Vec<FoundEngine>>()
         .await;
@@ -86,38 +86,23 @@ fn told(visit: &Visit) -> String {
     let who = visit.member.who();
     match &visit.told {
         Ok(told) if engines::is_stranger(&told.facts) => format!("{who} {}", engines::STRANGER),
+        Ok(told) if engines::wants_key(&told.facts) => {
+            format!("{who} wants a key: set engine.api_key, or the variable OPENAI_API_KEY")
+        }
         Ok(told) => format!("{who}: {}", engines::described(&told.facts)),
         Err(why) => format!("{who} could not be asked: {why}"),
     }
 }
 
-/// Asks one engine for its description, and a prefiller for a hand-off.
-async fn found(
-    config: &Config,
-    asker: &Asker,
-    visits: &[Visit],
-    visit: &Visit,
-    told: &EngineReport,
-) -> FoundEngine {
-    let engine = &visit.member.engine;
+/// Asks one engine for its description. Prompts are not sent: an engine whose connector is not
+/// known may end by a hand-off of another one.
+async fn found(asker: &Asker, visit: &Visit, told: &EngineReport) -> FoundEngine {
     let dialect = told.signs.as_ref().and_then(|signs| signs.verdict()).map(|it| it.dialect);
-    let hands_over = async {
-        let dialect = dialect.filter(|dialect| dialect.hands_over())?;
-        let question = Question::new(config, asker, dialect, told)?;
-        let decoder = visit::answered(visits, Role::Decode).next().map(|(engine, _)| engine);
-        match question.put(engine, decoder).await {
-            HandoffAnswer::Over { .. } => Some(true),
-            HandoffAnswer::Nothing => Some(false),
-            HandoffAnswer::Unknown(_) => None,
-        }
-    };
-    let (hands_over, description) = tokio::join!(hands_over, describe(asker, engine));
     FoundEngine {
         role: visit.member.role,
         facts: told.facts.clone(),
         dialect: dialect.map(Dialect::name),
-        hands_over,
-        description,
+        description: describe(asker, &visit.member.engine).await,
     }
 }
 
@@ -136,7 +121,7 @@ fn model_dir(engines: &[FoundEngine]) -> Option<PathBuf> {
     roots.find(|root| root.join(MODEL_FILE).is_file())
 }
 
-/// Keys that were set, but for secrets: those stay where they are.
+/// Keys that were set. Secrets are masked.
 fn given(loaded: &Loaded) -> Vec<GivenKey> {
     let rows = loaded.config.rows();
     let set = rows.iter().filter_map(|row| {
@@ -147,10 +132,12 @@ fn given(loaded: &Loaded) -> Vec<GivenKey> {
             Origin::Default => return None,
             origin => origin.to_string(),
         };
-        (!row.is_secret() && !value.is_null()).then(|| GivenKey {
+        let is_secret = row.is_secret();
+        (!value.is_null()).then(|| GivenKey {
             key: row.name,
             value: report::in_toml(&value),
             origin,
+            is_secret,
         })
     });
     set.collect()

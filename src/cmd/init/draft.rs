@@ -28,6 +28,8 @@ pub(super) struct GivenKey {
     pub(super) key: &'static str,
     pub(super) value: String,
     pub(super) origin: String,
+    /// It stays where it was given.
+    pub(super) is_secret: bool,
 }
 
 /// An engine that answered.
@@ -37,9 +39,6 @@ pub(super) struct FoundEngine {
     pub(super) facts: Facts,
     /// Name of the dialect that follows from its signs; prefillers alone have one.
     pub(super) dialect: Option<&'static str>,
-    /// A prefiller's answer to a prompt had a hand-off; `None` = it was not asked, or did not
-    /// compute the prompt.
-    pub(super) hands_over: Option<bool>,
     /// Its own description, of engines in development mode.
     pub(super) description: Option<Description>,
 }
@@ -83,7 +82,12 @@ pub(super) fn draw(findings: &Findings) -> Vec<Setting> {
     let mut settings: Vec<Setting> = findings
         .given
         .iter()
-        .map(|given| set(given.key, given.value.clone(), format!("Given by {}.", given.origin)))
+        .map(|given| match given.is_secret {
+            false => set(given.key, given.value.clone(), format!("Given by {}.", given.origin)),
+            true => {
+                asked(given.key, given.value.clone(), format!("Given by {}: keep it there.", given.origin))
+            }
+        })
         .collect();
     let drawn = [dialect, lease, model, tokens, hashes, seed, sizes, pool];
     for setting in drawn.into_iter().flat_map(|of_section| of_section(findings)) {
@@ -127,11 +131,16 @@ fn agreed<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Result<Option<T>
     }
 }
 
+/// Parts of the names of connectors that only a description shows, each with its dialect.
+const UNSEEN: [(&str, &str); 2] = [("Layerwise", "layerwise"), ("MoRIIO", "moriio")];
+
 fn dialect(findings: &Findings) -> Vec<Setting> {
     const KEY: &str = "dialect.name";
-    if findings.connectors().any(|one| one.name.contains("Layerwise")) {
-        let why = "The prefillers' connector is layerwise, which no answer shows.";
-        return vec![set(KEY, quoted("layerwise"), why.to_owned())];
+    for (part, dialect) in UNSEEN {
+        if let Some(connector) = findings.connectors().find(|one| one.name.contains(part)) {
+            let why = format!("The prefillers have {}, which no other answer shows.", connector.name);
+            return vec![set(KEY, quoted(dialect), why)];
+        }
     }
     let told = match agreed(findings.prefillers().filter_map(|engine| engine.dialect)) {
         Ok(told) => told,
@@ -142,23 +151,22 @@ fn dialect(findings: &Findings) -> Vec<Setting> {
             return vec![question(KEY, &quoted(one), &why)];
         }
     };
-    let hands_over: Vec<bool> = findings.prefillers().filter_map(|engine| engine.hands_over).collect();
-    match (told, hands_over.contains(&true), hands_over.is_empty()) {
-        (None, ..) => {
-            vec![question(KEY, &quoted("auto"), "Which connector have the prefillers? They do not say.")]
+    let Some(told) = told else {
+        return vec![question(KEY, &quoted("auto"), "Which connector have the prefillers? They do not say.")];
+    };
+    let connectors: Vec<&str> = findings.connectors().map(|one| one.name.as_str()).collect();
+    match (told, connectors.is_empty()) {
+        (_, false) => {
+            vec![asked(KEY, quoted(told), format!("The prefillers have {}.", connectors.join(" and ")))]
         }
-        (Some("kv_transfer"), false, false) if findings.has_pool => {
-            vec![asked(KEY, quoted("pool"), "The prefillers hand over nothing: the pool does it.".to_owned())]
+        // All connectors of vLLM without a bootstrap server look like this one.
+        ("kv_transfer", true) => {
+            let why = "Which connector have the prefillers? vLLM does not say. \"auto\" is right for NIXL and for pools; run init \
+                       again with --layerwise if it is layerwise, and set \"moriio\" if it is MoRIIOConnector, which end by \
+                       requests of others. A MooncakeConnector needs dialect.bootstrap_port, where that is not 8998.";
+            vec![question(KEY, &quoted("auto"), why)]
         }
-        (Some("kv_transfer"), false, false) => {
-            let why = "The prefillers hand over nothing. Does a pool carry the KV? Or have they a MooncakeConnector whose bootstrap \
-                       server is not at dialect.bootstrap_port? Or no --kv-transfer-config?";
-            vec![question(KEY, &quoted("pool"), why)]
-        }
-        (Some(told), true, _) => {
-            vec![asked(KEY, quoted(told), "The prefillers hand over what they compute.".to_owned())]
-        }
-        (Some(told), ..) => vec![asked(KEY, quoted(told), "By the prefillers' signs.".to_owned())],
+        (_, true) => vec![asked(KEY, quoted(told), "By the prefillers' signs.".to_owned())],
     }
 }
 
@@ -168,8 +176,9 @@ fn lease(findings: &Findings) -> Vec<Setting> {
     if let Some(lease_ms) = findings.connectors().filter_map(|one| one.lease_ms).min() {
         return vec![set(KEY, lease_ms.to_string(), "The prefillers' kv_lease_duration.".to_owned())];
     }
-    let described = findings.prefillers().all(|engine| engine.description.is_some());
-    if described || findings.prefillers().all(|engine| engine.hands_over != Some(true)) {
+    // Of SGLang's engines, and of connectors that are told without one, it is not asked for.
+    let is_open = |engine: &FoundEngine| engine.description.is_none() && engine.dialect != Some("sglang");
+    if !findings.prefillers().any(is_open) {
         return Vec::new();
     }
     let why = "Were prefillers started with another kv_lease_duration (in kv_connector_extra_config) than 30 seconds?";

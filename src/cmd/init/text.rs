@@ -85,6 +85,7 @@ fn line(text: &mut String, row: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::report::quoted;
     use proptest::prelude::*;
 
     fn setting(key: &'static str, value: &str, state: State, why: &str) -> Setting {
@@ -119,6 +120,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn values_of_engines_add_nothing_to_the_configuration(said in "(?s).{0,100}") {
+            let settings = [State::Asked, State::Question].map(|state| setting("key.tp", &quoted(&said), state, "So."));
+            let table: toml::Table = rendered(&[], &settings).parse().unwrap();
+            prop_assert!(table["key"].as_table().unwrap().is_empty() && table.len() == 1);
+        }
+
         #[test]
         fn texts_of_engines_add_nothing_to_the_configuration(said in "(?s).{0,300}", why in "(?s).{0,300}") {
             let settings = [setting("key.tp", "2", State::Question, &why)];

@@ -290,3 +290,18 @@ async fn an_engine_that_answers_all_but_prompts_or_all_but_its_models_is_bad() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_elsewhere_is_not_asked_and_is_no_fault() {
+    let both = pair(|_| ()).await;
+    let api = engine(Role::Decode, |_| ()).await;
+    let sets = [
+        set("fleets.chat.fleet.prefill", format!("[\"{}\"]", both[0].addr())),
+        set("fleets.chat.fleet.decode", format!("[\"{}\"]", both[1].addr())),
+        set("fleets.cloud.fleet.remote", format!("http://{}/v1", api.addr())),
+        set("fleets.cloud.fleet.model", "cloud"),
+    ];
+    let found = check(&sets);
+    expect(&found, 0, &["note cloud: fleet.remote is an API elsewhere: it is not asked"]);
+    assert!(api.seen().is_empty(), "{:?}", api.seen());
+}

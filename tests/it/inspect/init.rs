@@ -54,13 +54,28 @@ async fn written(spec: EngineSpec, more: &[&str], path: &Path) -> Outcome {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn configuration_of_engines_that_hand_over_is_written_and_passes_the_check() {
     let dir = tempfile::tempdir().unwrap();
-    for (connector, dialect) in [(Connector::Handoff, "kv_transfer"), (Connector::Sglang, "sglang")] {
+    for (connector, dialect) in [(Connector::Handoff, "auto"), (Connector::Sglang, "sglang")] {
         let path = dir.path().join(format!("{dialect}.toml"));
         let outcome = written(EngineSpec { connector, ..fast() }, &[], &path).await;
         expect(&outcome.init, 0, &["Next: pd-proxy check --config"]);
         assert!(outcome.file.contains(&format!("# name = \"{dialect}\"")), "{}", outcome.file);
         assert!(outcome.file.contains("# QUESTION: "), "{}", outcome.file);
         expect(&outcome.check, 0, &["the configuration is valid"]);
+    }
+}
+
+/// Engines of these connectors end by a request of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_are_asked_for_no_prompt_where_there_is_no_pool() {
+    for connector in [Connector::Layerwise, Connector::Moriio, Connector::Handoff] {
+        let (prefill, decode) = pair(EngineSpec { connector, ..fast() }).await;
+        let (p, d) = (prefill.addr().to_string(), decode.addr().to_string());
+        expect(&said(words(&["init", "--dry-run", "--prefill", &p, "--decode", &d])).await, 0, &["moriio"]);
+        for engine in [prefill, decode] {
+            let posts = engine.seen().into_iter().filter(|seen| seen.path.starts_with("/v1/completions"));
+            assert_eq!(posts.count(), 0, "{connector:?}");
+            engine.stop().await;
+        }
     }
 }
 
@@ -130,6 +145,8 @@ async fn secrets_stay_out_of_the_file() {
     let init = said_with(words(&line), &[("PD_PROXY__ENGINE__API_KEY", "sk-engine")]).await;
     expect(&init, 0, &["Next: "]);
     let file = std::fs::read_to_string(&path).unwrap();
+    let without = said(words(&["init", "--dry-run", "--prefill", &p, "--decode", &d])).await;
+    expect(&without, 0, &["wants a key: set engine.api_key"]);
     // The key was used: the engines told what they tell to those who have it.
     assert!(!file.contains("sk-engine") && file.contains("# model = \"sim\""), "{file}");
     prefill.stop().await;

@@ -26,7 +26,6 @@ fn prefiller() -> FoundEngine {
         role: Role::Prefill,
         facts: facts("qwen", Some(32)),
         dialect: Some("kv_transfer"),
-        hands_over: Some(true),
         description: None,
     }
 }
@@ -62,7 +61,7 @@ fn expect(settings: &[Setting], key: &str, state: State, value: &str) {
 #[test]
 fn keys_that_the_gateway_asks_for_itself_are_shown_and_not_set() {
     let settings = drawn(vec![prefiller()], |_| {});
-    expect(&settings, "dialect.name", State::Asked, "\"kv_transfer\"");
+    expect(&settings, "dialect.name", State::Question, "\"auto\"");
     expect(&settings, "hash.block_tokens", State::Asked, "32");
     expect(&settings, "hash.algo", State::Asked, "\"sha256\"");
     expect(&settings, "hash.version", State::Asked, "\"0.32.0\"");
@@ -74,11 +73,18 @@ fn keys_that_the_gateway_asks_for_itself_are_shown_and_not_set() {
 
 #[test]
 fn keys_that_were_given_stay_as_they_are() {
-    let given = |key, value: &str| GivenKey { key, value: value.to_owned(), origin: "flag --tp".to_owned() };
+    let given = |key, value: &str| GivenKey {
+        key,
+        value: value.to_owned(),
+        origin: "flag --tp".to_owned(),
+        is_secret: key == "engine.api_key",
+    };
     let settings = drawn(vec![prefiller()], |findings| {
         findings.has_pool = true;
-        findings.given = vec![given("key.tp", "4"), given("hash.seed", "\"7\"")];
+        findings.given =
+            vec![given("key.tp", "4"), given("hash.seed", "\"7\""), given("engine.api_key", "\"***\"")];
     });
+    expect(&settings, "engine.api_key", State::Asked, "\"***\"");
     expect(&settings, "key.tp", State::Set, "4");
     expect(&settings, "hash.seed", State::Set, "\"7\"");
     assert_eq!(find(&settings, "key.tp").why, "Given by flag --tp.");
@@ -96,14 +102,11 @@ fn engines_that_differ_are_a_question() {
 }
 
 #[test]
-fn prefillers_that_hand_over_nothing_need_a_pool() {
-    let settings = drawn(vec![FoundEngine { hands_over: Some(false), ..prefiller() }], |_| {});
-    expect(&settings, "dialect.name", State::Question, "\"pool\"");
+fn engines_of_sglang_are_known_by_their_signs() {
+    let settings = drawn(vec![FoundEngine { dialect: Some("sglang"), ..prefiller() }], |_| {});
+    expect(&settings, "dialect.name", State::Asked, "\"sglang\"");
     assert!(find(&settings, "pool.kind").why.contains("--pool"));
     assert!(settings.iter().all(|one| one.key != "engine.lease_ms"));
-    let nothing = vec![FoundEngine { hands_over: Some(false), ..prefiller() }];
-    let settings = drawn(nothing, |findings| findings.has_pool = true);
-    expect(&settings, "dialect.name", State::Asked, "\"pool\"");
 }
 
 #[test]
@@ -120,11 +123,16 @@ fn engines_in_development_mode_tell_of_connectors_leases_and_sizes() {
 
     let plain = described(&[connector("NixlConnector")]);
     let settings = drawn(vec![FoundEngine { description: plain, ..prefiller() }], |_| {});
+    expect(&settings, "dialect.name", State::Asked, "\"kv_transfer\"");
     assert!(settings.iter().all(|one| !["pool.kind", "engine.lease_ms", "key.tp"].contains(&one.key)));
 
-    let layerwise = described(&[connector("MooncakeLayerwiseConnector")]);
-    let settings = drawn(vec![FoundEngine { description: layerwise, ..prefiller() }], |_| {});
-    expect(&settings, "dialect.name", State::Set, "\"layerwise\"");
+    for (name, dialect) in
+        [("MooncakeLayerwiseConnector", "\"layerwise\""), ("MoRIIOConnector", "\"moriio\"")]
+    {
+        let settings =
+            drawn(vec![FoundEngine { description: described(&[connector(name)]), ..prefiller() }], |_| {});
+        expect(&settings, "dialect.name", State::Set, dialect);
+    }
 }
 
 #[test]
@@ -170,7 +178,7 @@ fn engines_that_say_nothing_leave_questions() {
         cache: Ok(None),
         gaps: vec![gap("/version"), gap("/v1/models"), gap("/metrics")],
     };
-    let engine = FoundEngine { facts: silent, dialect: None, hands_over: None, ..prefiller() };
+    let engine = FoundEngine { facts: silent, dialect: None, ..prefiller() };
     let settings = drawn(vec![engine], |_| {});
     for key in ["dialect.name", "fleet.model", "prompt.model_path", "hash.block_tokens", "pool.kind"] {
         assert_eq!(find(&settings, key).state, State::Question, "{key}");
