@@ -158,7 +158,7 @@ impl RunningFleet {
             start_prompt_loops(config, handles, told.as_deref(), &mut loops).await?;
         }
         let releasing = JoinSet::from_iter([relay.clone().release_orphans(orphans)]);
-        share::start(store, format!("{}:{name}", config.share.prefix), &relay, &mut loops);
+        share::start(store, format!("{}:{name}", config.share.prefix_in_store()), &relay, &mut loops);
         let (access, waiting) = (Live::new(access), Waiting::default());
         let remote = config.remote().map(|remote| RemoteApi { path: remote.path.into() });
         let served = Arc::new(ServedFleet {

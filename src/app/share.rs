@@ -30,7 +30,9 @@ pub(super) fn store(config: &Config) -> Result<ShareStore, String> {
 #[cfg(feature = "share")]
 fn configured_store(config: &Config) -> Result<ShareStore, String> {
     let Some(url) = config.share.store()? else { return Ok(None) };
-    crate::share::Store::new(&url).map(Some).map_err(|error| error.to_string())
+    crate::share::Store::new(&url, &config.share.prefix_in_store())
+        .map(Some)
+        .map_err(|error| error.to_string())
 }
 
 /// Settings of a link to the store, in which all names begin with `prefix`. The gateway's number is
@@ -82,7 +84,7 @@ pub(super) fn start_budgets(
 ) -> Result<(), String> {
     let Some(store) = configured_store(config)? else { return Ok(()) };
     if gateway.callers.checks() {
-        let settings = link_settings(store, config.share.prefix.clone());
+        let settings = link_settings(store, config.share.prefix_in_store());
         let (callers, meters) = (gateway.callers.clone(), gateway.meters.clone());
         tasks.spawn(crate::share::BudgetLink::new(settings, callers, meters).run());
     }

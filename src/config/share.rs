@@ -8,15 +8,18 @@ section! {
     /// decide as one.
     Share = "share" {
         /// Redis or Valkey through which gateways tell each other what they send where, as in
-        /// `redis://user:password@host:6379`, `rediss://…` with TLS, or
-        /// `redis+sentinel://user:password@host:26379,host:26379/name`; none = this gateway decides
-        /// alone.
+        /// `redis://user:password@host:6379`, `rediss://…` with TLS,
+        /// `redis+sentinel://user:password@host:26379,host:26379/name`, or a cluster as in
+        /// `redis+cluster://user:password@host:6379,host:6379` (`rediss+cluster://…` with TLS);
+        /// none = this gateway decides alone.
         url: Option<Secret> = None, AfterRestart, Rule::Secret { variable: "PD_PROXY__SHARE__URL" };
         /// First part of all names there. Gateways with the same one share their engines.
         prefix: String = "pd-proxy".to_owned(), AfterRestart, Rule::NotEmpty;
     }
 }
 
+/// Beginnings of URLs of a cluster, and those of its nodes.
+const CLUSTERS: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 /// Beginning of a URL of sentinels.
 const SENTINEL: &str = "redis+sentinel://";
 
@@ -34,15 +37,34 @@ pub enum StoreUrl {
         /// User and password of the server, with a colon between; empty if it wants none.
         credentials: String,
     },
+    /// Nodes of a cluster, of which one that is up is enough.
+    Cluster {
+        /// A URL for each node.
+        nodes: Vec<String>,
+    },
 }
 
 impl Share {
+    /// The first part of all names in the store. In a cluster it is a hash tag, which keeps all of
+    /// them at one node.
+    pub fn prefix_in_store(&self) -> String {
+        let in_cluster = matches!(self.store(), Ok(Some(StoreUrl::Cluster { .. })));
+        if in_cluster && !self.prefix.contains('{') {
+            format!("{{{}}}", self.prefix)
+        } else {
+            self.prefix.clone()
+        }
+    }
+
     /// The store; none where the gateway is alone.
     ///
     /// # Errors
     /// Description of what is wrong with the URL.
     pub fn store(&self) -> Result<Option<StoreUrl>, &'static str> {
         let Some(url) = self.url.as_ref().map(Secret::expose) else { return Ok(None) };
+        if let Some(nodes) = cluster(url) {
+            return nodes.map(|nodes| Some(StoreUrl::Cluster { nodes }));
+        }
         let Some(rest) = url.strip_prefix(SENTINEL) else { return server(url).map(Some) };
         let (credentials, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
         let (hosts, name) = rest.split_once('/').ok_or("names no server behind the sentinels")?;
@@ -61,9 +83,20 @@ impl Share {
     }
 }
 
+/// URLs of the nodes that the URL of a cluster names; none if it is another one's.
+fn cluster(url: &str) -> Option<Result<Vec<String>, &'static str>> {
+    let (scheme, rest) = CLUSTERS.iter().find_map(|(whole, node)| Some((node, url.strip_prefix(whole)?)))?;
+    let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(login, hosts)| (login, hosts));
+    let at = if login.is_empty() { "" } else { "@" };
+    let node = |host: &str| format!("{scheme}{login}{at}{host}");
+    Some(hosts.split(',').map(|host| server(&node(host)).map(|_| node(host))).collect())
+}
+
 fn server(url: &str) -> Result<StoreUrl, &'static str> {
     let rest = url.strip_prefix("redis://").or_else(|| url.strip_prefix("rediss://"));
-    let rest = rest.ok_or("does not begin with redis://, rediss:// or redis+sentinel://")?;
+    let rest = rest.ok_or(
+        "does not begin with redis://, rediss://, redis+sentinel://, redis+cluster:// or rediss+cluster://",
+    )?;
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     if host.is_empty() || host.starts_with([':', '/']) {
         return Err("has no host");
@@ -101,6 +134,27 @@ mod tests {
         };
         assert_eq!(store("redis+sentinel://u:p@a:26379,b/kv"), Ok(Some(sentinels)));
         assert_eq!(Share::default().store(), Ok(None));
+    }
+
+    #[test]
+    fn urls_name_the_nodes_of_a_cluster() {
+        let of = |nodes: [&str; 2]| Ok(Some(StoreUrl::Cluster { nodes: nodes.map(str::to_owned).to_vec() }));
+        assert_eq!(store("redis+cluster://a:1,b"), of(["redis://a:1", "redis://b"]));
+        assert_eq!(store("rediss+cluster://u:p@a,b:2"), of(["rediss://u:p@a", "rediss://u:p@b:2"]));
+        for url in ["redis+cluster://", "redis+cluster://a,", "redis+cluster://u:p@"] {
+            assert!(store(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn names_in_a_cluster_have_one_hash_tag() {
+        let prefix = |url: &str, prefix: &str| {
+            let url = Some(Secret::new(url.to_owned()));
+            Share { url, prefix: prefix.to_owned() }.prefix_in_store()
+        };
+        assert_eq!(prefix("redis://a", "team"), "team");
+        assert_eq!(prefix("redis+cluster://a", "team"), "{team}");
+        assert_eq!(prefix("rediss+cluster://a", "of{team}"), "of{team}");
     }
 
     #[test]

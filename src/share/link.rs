@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::cluster::is_elsewhere;
 use super::lease::{Lease, RENEWAL};
 use super::retry::{Retry, in_time};
 use super::store::{Connected, Store};
@@ -122,6 +123,9 @@ impl Link {
                     }
                 }
                 Some((answer, asked)) = renewing.next(), if !renewing.is_empty() => {
+                    if let Err(error) = &answer && is_elsewhere(error) {
+                        return answer.err().unwrap_or(ShareError::Closed);
+                    }
                     refused = self.note_lease(&mut session.lease, answer, asked, refused);
                 }
                 _ = beats.tick() => {

@@ -7,6 +7,7 @@
 //! [`crate::route::shared`].
 
 pub mod budgets;
+pub mod cluster;
 pub mod codec;
 pub mod lease;
 pub mod link;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Gateways that share a fleet through a real Redis or Valkey.
 
-    tests/share/replicas.py [GATEWAYS] [faults | stopped | cut | failover | cost]
+    tests/share/replicas.py [GATEWAYS] [faults | stopped | cut | failover | cluster | cost]
 
 Starts a Redis (or Valkey) server, simulated engines and GATEWAYS gateways (4), sends them the same conversations in turn,
 and prints the time to the first token beside that of one gateway, and of gateways that do not share. With `faults` the
 server is killed, stopped for 5 s, flushed and filled while requests come; `stopped` stops it for 30 s. With `cut` the last gateway is in a network
 namespace of its own, and its way to the server is cut for 10 s, while that to engines and clients stays (root). With `failover` gateways ask a sentinel for the
-server, which is killed, so that its replica takes over. With `cost` short requests are sent, 32 at a time, and what the
+server, which is killed, so that its replica takes over. With `cluster` the store is a cluster of three masters, and the one that gateways use is killed. With `cost` short requests are sent, 32 at a time, and what the
 server and the gateways' processors have to do for each is printed, with the share and without (SHARE_REQUESTS: so many, 20 000). Exits with 1 if a request fails, or if the
 gateways do not find together again; with 77 where there is no server to be had. Nothing is judged by time.
 rig.py has the settings.
@@ -15,6 +15,7 @@ rig.py has the settings.
 import asyncio
 import functools
 import glob
+import hashlib
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ import rig as rigs
 from rig import SERVER, Rig, end
 
 PREFILLERS, DECODERS = 8, 4
-TURNS, CONVERSATIONS = 3, 60
+TURNS, CONVERSATIONS = 3, int(os.environ.get("SHARE_CONVERSATIONS", "60"))
 # Words that each turn adds, nine tokens each; a prefiller computes 20 000 tokens a second.
 TURN_WORDS = 600
 RATE_PER_S = float(os.environ.get("SHARE_RATE", "12"))
@@ -155,7 +156,9 @@ def run(tag, gateways, share, fault=None, conversations=CONVERSATIONS):
         going_wrong = Fault(fault, gateways) if fault else None
         if going_wrong:
             going_wrong.start()
-        outcome = asyncio.run(load(gateways, tag, conversations))
+        # Of the same length for all, so that prompts are.
+        seed = hashlib.sha256(tag.encode()).hexdigest()[:4]
+        outcome = asyncio.run(load(gateways, seed, conversations))
         failed = [text for first, text in outcome if first is None]
         times = [first for first, _ in outcome if first is not None]
         note = ""
@@ -178,7 +181,7 @@ def run(tag, gateways, share, fault=None, conversations=CONVERSATIONS):
 
 def sentinel():
     """A replica of the server, and a sentinel that puts it in its place when the server is gone."""
-    rig.start(SERVER, "--port", str(rig.port + 1), "--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", str(rig.port))
+    rig.start(SERVER, "--port", str(rig.port + 1), "--save", "", "--appendonly", "no", "--dir", rig.folder, "--replicaof", "127.0.0.1", str(rig.port))
     file = os.path.join(rig.folder, "sentinel.conf")
     with open(file, "w") as text:
         text.write(f"port {rig.port + 2}\nsentinel monitor pd 127.0.0.1 {rig.port} 1\nsentinel down-after-milliseconds pd 1000\n"
@@ -192,6 +195,21 @@ def fail_over():
     rig.store.kill()
     rig.store.wait()
     until("the replica has taken over", lambda: "role:master" in rig.tell("INFO", "replication", port=rig.port + 1))
+
+
+def cluster():
+    keeper = rig.cluster()
+    node = next(it for it in rig.running if str(keeper) in it.args)
+    others = ",".join(f"127.0.0.1:{rig.port + 1 + nth}" for nth in range(3) if rig.port + 1 + nth != keeper)
+    rig.url = f"redis+cluster://{others},127.0.0.1:{keeper}"
+    run("a cluster, whole", gateways, True)
+
+    def lose_node():
+        node.kill()
+        node.wait()
+        until("the replica has taken over", lambda: "role:master" in rig.tell("INFO", "replication", port=rig.port + 4))
+
+    run("its node killed", gateways, True, lose_node)
 
 
 def fill():
@@ -258,6 +276,8 @@ with Rig(24900) as rig:
         sentinel()
         rig.url = f"redis+sentinel://127.0.0.1:{rig.port + 2}/pd"
         run("failed over", gateways, True, fail_over)
+    elif "cluster" in sys.argv:
+        cluster()
     elif "stopped" in sys.argv:
         run("stopped for 30 s", gateways, True, lambda: stop(30), int(RATE_PER_S * 40 / TURNS))
     elif "cut" in sys.argv:

@@ -63,7 +63,7 @@ class Rig:
         return self.running[-1]
 
     def _server(self):
-        return self.start(SERVER, "--port", self.port, "--save", "", "--appendonly", "no")
+        return self.start(SERVER, "--port", self.port, "--save", "", "--appendonly", "no", "--dir", self.folder)
 
     def kill_store(self, once_down=lambda: None):
         """Kills the store, and starts an empty one two seconds later."""
@@ -72,6 +72,30 @@ class Rig:
         once_down()
         time.sleep(2)
         self.store = self._server()
+
+    def cluster(self, masters=3):
+        """A cluster of masters, and a replica of that which keeps the gateways' names; the port of that one."""
+        ports = [self.port + 1 + nth for nth in range(masters + 1)]
+        for port in ports:
+            self.start(SERVER, "--port", port, "--save", "", "--appendonly", "no", "--dir", self.folder, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
+                       "--cluster-config-file", os.path.join(self.folder, f"nodes{port}"))
+        for port in ports:
+            until("a node answers", lambda: "PONG" in self.tell("PING", port=port))
+        share = 16384 // masters
+        for nth, port in enumerate(ports[:masters]):
+            last = 16383 if nth == masters - 1 else (nth + 1) * share - 1
+            self.tell("CLUSTER", "ADDSLOTSRANGE", str(nth * share), str(last), port=port)
+        for port in ports[1:]:
+            self.tell("CLUSTER", "MEET", "127.0.0.1", str(ports[0]), port=port)
+        for port in ports:
+            until("the nodes know each other", lambda: f"cluster_known_nodes:{masters + 1}" in self.tell("CLUSTER", "INFO", port=port))
+        slot = int(self.tell("CLUSTER", "KEYSLOT", "{pd-proxy}", port=ports[0])[1:])
+        keeper = ports[min(slot // share, masters - 1)]
+        name = self.tell("CLUSTER", "MYID", port=keeper).split()[1]
+        until("a node is a replica", lambda: "+OK" in self.tell("CLUSTER", "REPLICATE", name, port=ports[-1]))
+        until("the replica follows", lambda: "master_link_status:up" in self.tell("INFO", "replication", port=ports[-1]))
+        until("the cluster is well", lambda: "cluster_state:ok" in self.tell("CLUSTER", "INFO", port=ports[0]))
+        return keeper
 
     def tell(self, *words, port=None):
         """Sends the store one command and returns the first line of the answer."""

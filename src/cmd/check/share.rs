@@ -11,18 +11,25 @@ pub(super) async fn ask(config: &Config, report: &mut Report) {
     use super::Grade;
     use crate::route::shared::FAR_S;
     use crate::route::shared::message::ReplicaId;
+    use crate::share::cluster::is_elsewhere;
     use crate::share::{Findings, Store, probe};
 
     /// Advice for a store that refuses.
     const ADVICE: &str = "gateways would each decide alone: see `Two or more gateways` in the documents for what its user needs";
+    /// Advice for a server that does not keep the names of gateways, or may not write them.
+    const ELSEWHERE: &str = "this server leaves that to another: begin the URL of a cluster with redis+cluster://, and name the master where there are replicas";
     let Ok(Some(url)) = config.share.store() else { return };
-    let looked = match Store::new(&url) {
-        Ok(store) => probe::look(&store, &config.share.prefix, ReplicaId(crate::util::rng::random())).await,
+    let prefix = config.share.prefix_in_store();
+    let looked = match Store::new(&url, &prefix) {
+        Ok(store) => probe::look(&store, &prefix, ReplicaId(crate::util::rng::random())).await,
         Err(error) => Err(error),
     };
     let Findings { server, delay, evicts } = match looked {
         Ok(found) => found,
-        Err(error) => return report.say(Grade::Bad, format!("share.url: {error}; {ADVICE}")),
+        Err(error) => {
+            let advice = if is_elsewhere(&error) { ELSEWHERE } else { ADVICE };
+            return report.say(Grade::Bad, format!("share.url: {error}; {advice}"));
+        }
     };
     let ms = delay.as_secs_f64() * 1e3;
     report.say(Grade::Good, format!("share.url: {server}, a message takes {ms:.1} ms"));

@@ -29,6 +29,8 @@ struct Values {
     asked: Mutex<Vec<String>>,
     /// Answers to `GET` are not sent.
     silent: AtomicBool,
+    /// Node of a cluster that has the values.
+    moved_to: Mutex<Option<SocketAddr>>,
 }
 
 impl Store {
@@ -62,6 +64,16 @@ impl Store {
     /// Answers no question any more.
     pub fn fall_silent(&self) {
         self.values.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Is a node of a cluster in which another one has all values.
+    pub fn move_to(&self, keeper: SocketAddr) {
+        *self.values.moved_to.lock().unwrap() = Some(keeper);
+    }
+
+    /// True if each value's name begins so.
+    pub fn names_begin_with(&self, prefix: &str) -> bool {
+        self.values.kept.lock().unwrap().keys().all(|name| name.starts_with(prefix))
     }
 
     /// Number of times at which keys were asked for whose names have this part.
@@ -112,8 +124,10 @@ impl Values {
         if word(0).as_deref() == Some("GET") {
             self.asked.lock().unwrap().push(name.clone());
         }
-        match word(0).as_deref() {
-            Some("SET") => {
+        let moved_to = *self.moved_to.lock().unwrap();
+        match (word(0).as_deref(), moved_to) {
+            (Some("SET" | "GET"), Some(keeper)) => format!("-MOVED 1 {keeper}\r\n").into_bytes(),
+            (Some("SET"), None) => {
                 let mut kept = self.kept.lock().unwrap();
                 if words.last().is_some_and(|it| it == b"NX") && kept.contains_key(&name) {
                     return b"$-1\r\n".to_vec();
@@ -121,8 +135,8 @@ impl Values {
                 kept.insert(name, words[2].clone());
                 b"+OK\r\n".to_vec()
             }
-            Some("GET") if self.silent.load(Ordering::Relaxed) => Vec::new(),
-            Some("GET") => match self.kept.lock().unwrap().get(&name) {
+            (Some("GET"), None) if self.silent.load(Ordering::Relaxed) => Vec::new(),
+            (Some("GET"), None) => match self.kept.lock().unwrap().get(&name) {
                 None => b"$-1\r\n".to_vec(),
                 Some(value) => [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
             },

@@ -1,7 +1,7 @@
 //! Responses that another gateway of the same fleet has seen made.
 
 use http::Method;
-use pd_proxy::config::Config;
+use pd_proxy::config::{Config, Secret};
 use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 use tempfile::TempDir;
@@ -100,6 +100,27 @@ async fn an_engine_of_another_fleet_is_not_asked_and_a_silent_store_fails_nothin
     assert!(!asked(&elsewhere).is_empty());
     open.end().await;
     elsewhere.end().await;
+    one.end().await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn the_node_of_a_cluster_that_keeps_responses_is_found() {
+    let (dir, keeper, stage) = (keys(&[("a", "")]), Store::open().await, engines().await);
+    let node = Store::open().await;
+    node.move_to(keeper.at);
+    // Nobody listens at the first one.
+    let url = format!("redis+cluster://127.0.0.1:1,{}", node.at);
+    let one = node
+        .front(&stage, |config| {
+            asks_for(&dir)(config);
+            config.share.url = Some(Secret::new(url));
+        })
+        .await;
+    eventually("the keeper is reached", async || !keeper.values(":response:1:").is_empty()).await;
+    make(&one, &keeper).await;
+    assert!(keeper.names_begin_with("{pd-proxy}:"), "all are in one slot");
+    assert!(node.values("").is_empty());
     one.end().await;
     stage.end().await;
 }
