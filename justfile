@@ -126,6 +126,10 @@ fuzz TARGET SECONDS="60":
 deploy:
     tests/deploy.sh
 
+# The demo with Prometheus and a board, by Compose
+compose:
+    tests/compose.sh
+
 # The Helm chart
 helm:
     tests/helm.sh
