@@ -7,6 +7,7 @@
   accepts it.
 * Every `text` block, a message of the program, stands in its sources, but for what … stands for.
 * Links and anchors lead somewhere. Metrics with their labels, keys, sections, flags, variables, subcommands and error codes exist.
+* Sentences, lines and pages are no longer than docs_measure.py allows.
 
 Standard library only; Linux, since every address of 127.0.0.0/8 must be one of this machine. At the end the checks are given faults,
 which they must find. Started by docs.sh. Exit status 0: all as it should be.
@@ -17,6 +18,7 @@ import re
 import subprocess
 import tempfile
 
+import docs_measure
 from docs_rig import Rig, matches
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -352,6 +354,8 @@ def main():
     if arguments.only:
         texts = {name: text for name, text in texts.items() if arguments.only in name}
     found = list(problems(program, known, texts))
+    if not arguments.only:
+        found += docs_measure.problems(docs_measure.pages())
     for problem in found:
         print(f"docs: {problem}")
     if found:
@@ -360,7 +364,7 @@ def main():
     needy = sum(bool(NEEDS.match(block.before)) for block in blocks)
     print(f"docs: {len(texts)} documents: {len(blocks) - needy} blocks of commands were run, {needy} need what is not here")
     if not arguments.only:
-        print(f"docs: {self_test(program, known)} planted faults were found")
+        print(f"docs: {self_test(program, known) + docs_measure.self_test()} planted faults were found")
 
 
 if __name__ == "__main__":
