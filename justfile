@@ -59,6 +59,10 @@ demo-works:
 docs *ARGS:
     tests/docs.sh {{ ARGS }}
 
+# The documents as a book, by mdBook, with every link of it checked
+book:
+    tests/book.sh
+
 # The official OpenAI client
 openai-client:
     tests/openai_client.sh

@@ -27,6 +27,8 @@ OTHERS = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "GLOSSARY.md", "
           "config/helm/README.md"]
 GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
 GUIDE_LINES = 120
+# The order of the book, in which every page below docs/ is once.
+CONTENTS = "docs/SUMMARY.md"
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
 NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
 # A block without a kind has a comment before it that says what it is, or who runs it.
@@ -200,8 +202,12 @@ def shape(texts):
             yield f"{name}: its headings are {headings}"
         if "/guides/" in name and text.count("\n") > GUIDE_LINES:
             yield f"{name}: more than {GUIDE_LINES} lines"
-        if "README.md" in texts and name not in linked | {"README.md"}:
+        if "README.md" in texts and name not in linked | {"README.md", CONTENTS}:
             yield f"{name}: no document links to it"
+    if CONTENTS in texts:
+        listed = [f"docs/{page}" for page in re.findall(r"\]\(([^)\s]+)\)", texts[CONTENTS])]
+        yield from (f"{CONTENTS}: {name} is missing" for name in texts if name.startswith("docs/") and name not in [*listed, CONTENTS])
+        yield from (f"{CONTENTS}: {name} is there twice" for name in sorted(set(listed)) if listed.count(name) > 1)
 
 
 def unrun(known, name, block):
@@ -338,8 +344,11 @@ def self_test(program, known):
     for text, count in [(guide, 0), (guide + "\n" * GUIDE_LINES, 1), (guide.replace("Check it", "Check"), 1)]:
         assert len(list(shape({"docs/guides/planted.md": text}))) == count
     assert len(list(shape({"README.md": "", "docs/planted.md": ""}))) == 1
+    twice = {"README.md": "[a](docs/planted.md)", "docs/planted.md": "", CONTENTS: "[a](planted.md)\n"}
+    for text, count in [(twice[CONTENTS], 0), (twice[CONTENTS] * 2, 1), ("", 1)]:
+        assert len(list(shape(twice | {CONTENTS: text}))) == count
     assert matches("a … c\n…\nd", "a b c\nx\ny\nd") and not matches("a … c", "a b d")
-    return len(FAULTS) + 3
+    return len(FAULTS) + 5
 
 
 def main():
