@@ -7,7 +7,7 @@
   accepts it.
 * Every `text` block, a message of the program, stands in its sources, but for what … stands for.
 * Links and anchors lead somewhere. Metrics with their labels, keys, sections, flags, variables, subcommands and error codes exist.
-* Sentences, lines and pages are no longer than docs_measure.py allows.
+* Drawings are what the scripts beside them draw. Sentences, lines and pages are no longer than docs_measure.py allows.
 
 Standard library only; Linux, since every address of 127.0.0.0/8 must be one of this machine. At the end the checks are given faults,
 which they must find. Started by docs.sh. Exit status 0: all as it should be.
@@ -210,6 +210,14 @@ def shape(texts):
         yield from (f"{CONTENTS}: {name} is there twice" for name in sorted(set(listed)) if listed.count(name) > 1)
 
 
+def drawings():
+    """Pictures are what the scripts beside them draw."""
+    for script in sorted((ROOT / "docs/images").glob("*.py")):
+        run = subprocess.run(["python3", script, "--check"], capture_output=True, text=True, timeout=20)
+        if run.returncode:
+            yield run.stderr.strip().removeprefix("docs: ")
+
+
 def unrun(known, name, block):
     """In commands that need what is not here: subcommands and flags of the program, at least."""
     for line in block.text.replace("\\\n", " ").splitlines():
@@ -364,7 +372,7 @@ def main():
         texts = {name: text for name, text in texts.items() if arguments.only in name}
     found = list(problems(program, known, texts))
     if not arguments.only:
-        found += docs_measure.problems(docs_measure.pages())
+        found += [*docs_measure.problems(docs_measure.pages()), *drawings()]
     for problem in found:
         print(f"docs: {problem}")
     if found:

@@ -18,18 +18,14 @@ GENERATED = {"docs/configuration.md", "docs/SUMMARY.md"}
 SENTENCE_WORDS = 30
 COLUMNS = 100
 README_LINES = 150
-TOTAL_WORDS = 35_500
+TOTAL_WORDS = 33_000
 ALL_WORDS = 64_700
 # Long sentences and wide lines of pages that break the bounds today.
 OPEN = {
     "README.md": (3, 24),
-    "ARCHITECTURE.md": (21, 130),
     "CONTRIBUTING.md": (5, 52),
     "GLOSSARY.md": (0, 1),
     "SECURITY.md": (3, 12),
-    "docs/README.md": (0, 4),
-    "docs/broken-streams.md": (14, 49),
-    "docs/cancellation.md": (21, 73),
     "docs/clients.md": (2, 9),
     "docs/connectors.md": (12, 48),
     "docs/drop-in.md": (1, 9),
@@ -45,13 +41,11 @@ OPEN = {
     "docs/http-api.md": (16, 41),
     "docs/install.md": (4, 20),
     "docs/keys-and-overload.md": (3, 15),
-    "docs/limits.md": (9, 47),
     "docs/load-balancers.md": (2, 7),
     "docs/metrics.md": (2, 18),
     "docs/operating.md": (18, 89),
     "docs/performance.md": (3, 9),
     "docs/policies.md": (13, 45),
-    "docs/pool-and-tokens.md": (46, 165),
     "docs/replicas.md": (19, 78),
     "docs/routing.md": (9, 25),
     "docs/security.md": (10, 48),
@@ -61,7 +55,6 @@ OPEN = {
     "docs/status-page.md": (5, 16),
     "docs/tests.md": (2, 4),
     "docs/tracing.md": (3, 10),
-    "docs/troubleshooting.md": (5, 68),
     "docs/upgrade.md": (2, 22),
 }
 ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.")

@@ -16,7 +16,7 @@ use crate::relay::failure::{Failure, FailureKind};
 use crate::tokenization::facts::takes_completion_ids;
 
 /// Prompts of more tokens are sent as text. Ids save engines more the longer a prompt is, as far as
-/// that was measured (docs/pool-and-tokens.md); but those of a million take 7 MB beside the body.
+/// that was measured (benches/TOKENS.md); but those of a million take 7 MB beside the body.
 const MOST_IDS: usize = 1 << 20;
 
 /// Bytes of one id in a prefiller's answer, with its comma.

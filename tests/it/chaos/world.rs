@@ -198,7 +198,7 @@ fn assert_nothing_left(plan: &Plan, memory: &Memory) {
         for (at, engine) in engines.iter().enumerate() {
             let ledger = engine.ledger();
             // A decoder that is asked first keeps blocks until they are written, which nobody does
-            // after some failures (ARCHITECTURE.md, "What remains").
+            // after some failures (docs/cancellation.md, "What remains").
             let waits = plan.spoken == DECODER_FIRST && !prefiller;
             let pinned = if waits { 0 } else { ledger.pinned_handoffs + ledger.pinned_blocks };
             let held = pinned + ledger.running + ledger.waiting;
