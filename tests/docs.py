@@ -29,6 +29,7 @@ GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First re
 GUIDE_LINES = 120
 # The order of the book, in which every page below docs/ is once.
 CONTENTS = "docs/SUMMARY.md"
+KEYS_PEOPLE_SET = 25
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
 NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
 # A block without a kind has a comment before it that says what it is, or who runs it.
@@ -218,6 +219,30 @@ def drawings():
             yield run.stderr.strip().removeprefix("docs: ")
 
 
+def keys_that_people_set(page, reference):
+    """The table of keys that people set has the defaults of docs/configuration.md."""
+    defaults, section = {}, None
+    for line in reference.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        elif row := re.match(r"\| `(\w+)` \| (.*?) \|", line):
+            defaults[f"{section}.{row[1]}"] = row[2]
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", page, re.M)
+    if len(rows) != KEYS_PEOPLE_SET:
+        yield f"docs/keys-people-set.md: {len(rows)} rows, not {KEYS_PEOPLE_SET}"
+    for keys, said in rows:
+        actual = ", ".join(defaults.get(key, "no key") for key in re.findall(r"`([\w.]+)`", keys))
+        if said != actual:
+            yield f"docs/keys-people-set.md: {keys}: its default is {actual}, not {said}"
+
+
+def minimal(program):
+    """The file that one writes first is a good one."""
+    run = subprocess.run([program, "check", "--offline", "--config", ROOT / "config/minimal.toml"], capture_output=True, text=True, timeout=20)
+    if run.returncode:
+        yield f"config/minimal.toml: {run.stderr.strip()}"
+
+
 def unrun(known, name, block):
     """In commands that need what is not here: subcommands and flags of the program, at least."""
     for line in block.text.replace("\\\n", " ").splitlines():
@@ -355,8 +380,11 @@ def self_test(program, known):
     twice = {"README.md": "[a](docs/planted.md)", "docs/planted.md": "", CONTENTS: "[a](planted.md)\n"}
     for text, count in [(twice[CONTENTS], 0), (twice[CONTENTS] * 2, 1), ("", 1)]:
         assert len(list(shape(twice | {CONTENTS: text}))) == count
+    reference = "## a\n\n| `b` | `1` | at once |\n"
+    for page, count in [("| `a.b` | `1` | x |\n" * KEYS_PEOPLE_SET, 0), ("| `a.b` | `2` | x |\n", 2), ("| `a.c` | `1` | x |\n", 2)]:
+        assert len(list(keys_that_people_set(page, reference))) == count
     assert matches("a … c\n…\nd", "a b c\nx\ny\nd") and not matches("a … c", "a b d")
-    return len(FAULTS) + 5
+    return len(FAULTS) + 7
 
 
 def main():
@@ -372,7 +400,8 @@ def main():
         texts = {name: text for name, text in texts.items() if arguments.only in name}
     found = list(problems(program, known, texts))
     if not arguments.only:
-        found += [*docs_measure.problems(docs_measure.pages()), *drawings()]
+        found += [*docs_measure.problems(docs_measure.pages()), *drawings(), *minimal(program)]
+        found += keys_that_people_set(texts["docs/keys-people-set.md"], texts["docs/configuration.md"])
     for problem in found:
         print(f"docs: {problem}")
     if found:

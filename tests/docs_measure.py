@@ -19,10 +19,10 @@ SENTENCE_WORDS = 30
 COLUMNS = 100
 README_LINES = 150
 TOTAL_WORDS = 33_000
-ALL_WORDS = 64_700
+ALL_WORDS = 67_000
 # Long sentences and wide lines of pages that break the bounds today.
 OPEN = {
-    "README.md": (3, 24),
+    "README.md": (0, 1),
     "docs/clients.md": (2, 9),
     "docs/connectors.md": (12, 48),
     "docs/drop-in.md": (1, 9),
