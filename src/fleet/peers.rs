@@ -125,6 +125,11 @@ impl SchedulerHandle {
         self.lock().board.gateways(self.now())
     }
 
+    /// Number of gateways of the fleet that are heard, this one included.
+    pub fn heard_gateways(&self) -> usize {
+        self.lock().board.heard_gateways().unwrap_or(1)
+    }
+
     /// Counts of what was told to other gateways; none where the fleet is not shared.
     pub fn traffic(&self) -> Option<Traffic> {
         self.lock().board.traffic()

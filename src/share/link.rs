@@ -44,6 +44,8 @@ struct Session {
     heard: PubSubStream,
     lease: Lease,
     last_echo: Instant,
+    /// Number of gateways that were heard at the last beat.
+    gateways: usize,
 }
 
 impl Link {
@@ -90,7 +92,7 @@ impl Link {
         };
         let (store, heard) = in_time(opened).await?;
         let lease = Lease::new(format!("{prefix}:leader"), *me);
-        Ok(Session { store, heard, lease, last_echo: Instant::now() })
+        Ok(Session { store, heard, lease, last_echo: Instant::now(), gateways: 1 })
     }
 
     /// Sends and hears until something fails, and says what.
@@ -131,6 +133,7 @@ impl Link {
                 _ = beats.tick() => {
                     self.scheduler.beat(self.fleet.decoder_loads());
                     self.fleet.take_told_loads();
+                    self.note_gateways(&mut session.gateways);
                     if session.last_echo.elapsed().as_secs_f64() > SILENCE_S {
                         return ShareError::Silent(session.last_echo.elapsed());
                     }
@@ -170,6 +173,15 @@ impl Link {
             session.last_echo = Instant::now();
         }
         self.scheduler.hear(from, &messages);
+    }
+
+    /// Says in the log when another number of gateways is heard than before.
+    fn note_gateways(&self, before: &mut usize) {
+        let gateways = self.scheduler.heard_gateways();
+        let was = std::mem::replace(before, gateways);
+        if gateways != was {
+            tracing::info!(share = %self.settings.prefix, gateways, was, "other gateways came or went");
+        }
     }
 
     /// Takes over the answer about the lease. A store that refuses to keep it, as a full one does,
