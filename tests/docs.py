@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OTHERS = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "GLOSSARY.md", "SECURITY.md", "config/kubernetes/README.md",
           "config/helm/README.md"]
 GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
-GUIDE_LINES = 120
+GUIDE_LINES = 140
 # The order of the book, in which every page below docs/ is once.
 CONTENTS = "docs/SUMMARY.md"
 KEYS_PEOPLE_SET = 25
