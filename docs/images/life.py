@@ -13,12 +13,12 @@ WIDTH, TOP, LEFT, RIGHT = 840, 64, 90, 750
 LANES = ["client", "pd-proxy", "prefiller", "decoder", "KV pool"]
 STEP = 44
 STYLE = """
-svg { font: 13px system-ui, sans-serif; --ink: #1f2328; --soft: #59636e; --line: #818b98; --box: #f6f8fa; --work: #0969da; }
-@media (prefers-color-scheme: dark) { svg { --ink: #f0f6fc; --soft: #9198a1; --line: #656c76; --box: #151b23; --work: #4493f8; } }
+svg { font: 13px system-ui, sans-serif; --ink: #1f2328; --soft: #59636e; --line: #818b98; --box: #f6f8fa; --work: #0969da; --back: #ffffff; }
+@media (prefers-color-scheme: dark) { svg { --ink: #f0f6fc; --soft: #9198a1; --line: #656c76; --box: #151b23; --work: #4493f8; --back: #0d1117; } }
 text { fill: var(--ink); } .soft { fill: var(--soft); font-size: 12px; } .number { fill: var(--work); font-weight: 600; }
 .lane { stroke: var(--line); stroke-dasharray: 2 4; } .head { fill: var(--box); stroke: var(--line); }
 .arrow { stroke: var(--ink); fill: none; marker-end: url(#tip); } .dashed { stroke-dasharray: 6 4; } #tip path { fill: var(--ink); }
-.work { fill: var(--work); }
+.work { fill: var(--work); } .back { fill: var(--back); }
 """
 # From, to, number, text; dashed arrows are KV, which never passes through the gateway.
 ARROWS = [
@@ -54,6 +54,15 @@ def arrow(y, start, end, number, words, dashed):
     return [f'<path class="{style}" d="M{x(start)} {y}H{x(end) - step}"/>', f'<text x="{at}" y="{y - 7}" text-anchor="{anchor}">{label}</text>']
 
 
+def picture(height, title, parts):
+    """A whole drawing, on a background of its own, which reads on a page of either colour."""
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title">\n'
+            f'<title id="title">{escape(title)}</title>\n<style>{STYLE}</style>\n'
+            '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
+            f'<path d="M0 0L10 5L0 10z"/></marker></defs>\n<rect class="back" width="{WIDTH}" height="{height}" rx="8"/>\n'
+            + "\n".join(parts) + "\n</svg>\n")
+
+
 def draw():
     parts, y, tops = [], TOP + 50, {}
     for index, (start, end, number, words, dashed) in enumerate(ARROWS):
@@ -73,17 +82,16 @@ def draw():
     for lane, first, last in [(2, tops[2], tops[3]), (3, tops[5], bottom)]:
         lanes.append(f'<rect class="work" x="{x(lane) - 4}" y="{first}" width="8" height="{last - first}" rx="3"/>')
     lanes.append(text(x(3) + 12, bottom - 8, "generates", "soft", "start"))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 16}" role="img" aria-labelledby="title">\n'
-            f'<title id="title">The life of a request: client, gateway, prefiller, decoder and pool over time</title>\n<style>{STYLE}</style>\n'
-            '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
-            '<path d="M0 0L10 5L0 10z"/></marker></defs>\n' + "\n".join(lanes + parts) + "\n</svg>\n")
+    return picture(bottom + 16, "The life of a request: client, gateway, prefiller, decoder and pool over time", lanes + parts)
 
 
-def main():
-    if "--check" in sys.argv[1:]:
-        raise SystemExit(0 if FILE.read_text() == draw() else f"docs: {FILE.name} is not what life.py draws: run it")
-    FILE.write_text(draw())
+def write_or_check(file, drawn):
+    """Writes a drawing; with `--check` fails if the one in the tree is another."""
+    if "--check" not in sys.argv[1:]:
+        file.write_text(drawn)
+    elif file.read_text() != drawn:
+        raise SystemExit(f"docs: {file.name} is not what {pathlib.Path(sys.argv[0]).name} draws: run it")
 
 
 if __name__ == "__main__":
-    main()
+    write_or_check(FILE, draw())
