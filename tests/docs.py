@@ -236,6 +236,13 @@ def keys_that_people_set(page, reference):
             yield f"docs/keys-people-set.md: {keys}: its default is {actual}, not {said}"
 
 
+def alerts(page, rules):
+    """Each alert has a row on the page of troubleshooting, and no other has."""
+    named, told = set(re.findall(r"- alert: (\w+)", rules)), set(re.findall(r"`(PdProxy\w+)`", page))
+    yield from (f"docs/troubleshooting.md: the alert {name} has no row" for name in sorted(named - told))
+    yield from (f"docs/troubleshooting.md: there is no alert {name}" for name in sorted(told - named))
+
+
 def minimal(program):
     """The file that one writes first is a good one."""
     run = subprocess.run([program, "check", "--offline", "--config", ROOT / "config/minimal.toml"], capture_output=True, text=True, timeout=20)
@@ -380,11 +387,12 @@ def self_test(program, known):
     twice = {"README.md": "[a](docs/planted.md)", "docs/planted.md": "", CONTENTS: "[a](planted.md)\n"}
     for text, count in [(twice[CONTENTS], 0), (twice[CONTENTS] * 2, 1), ("", 1)]:
         assert len(list(shape(twice | {CONTENTS: text}))) == count
+    assert len(list(alerts("`PdProxyA`", "- alert: PdProxyB"))) == 2
     reference = "## a\n\n| `b` | `1` | at once |\n"
     for page, count in [("| `a.b` | `1` | x |\n" * KEYS_PEOPLE_SET, 0), ("| `a.b` | `2` | x |\n", 2), ("| `a.c` | `1` | x |\n", 2)]:
         assert len(list(keys_that_people_set(page, reference))) == count
     assert matches("a … c\n…\nd", "a b c\nx\ny\nd") and not matches("a … c", "a b d")
-    return len(FAULTS) + 7
+    return len(FAULTS) + 8
 
 
 def main():
@@ -401,6 +409,7 @@ def main():
     found = list(problems(program, known, texts))
     if not arguments.only:
         found += [*docs_measure.problems(docs_measure.pages()), *drawings(), *minimal(program)]
+        found += alerts(texts["docs/troubleshooting.md"], (ROOT / "config/prometheus/alerts.yml").read_text())
         found += keys_that_people_set(texts["docs/keys-people-set.md"], texts["docs/configuration.md"])
     for problem in found:
         print(f"docs: {problem}")

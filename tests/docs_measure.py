@@ -19,10 +19,9 @@ SENTENCE_WORDS = 30
 COLUMNS = 100
 README_LINES = 150
 TOTAL_WORDS = 33_000
-ALL_WORDS = 67_000
+ALL_WORDS = 68_000
 # Long sentences and wide lines of pages that break the bounds today.
 OPEN = {
-    "README.md": (0, 1),
     "docs/http-api.md": (16, 41),
     "docs/metrics.md": (2, 18),
     "docs/operating.md": (18, 89),
