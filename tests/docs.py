@@ -45,7 +45,7 @@ FOREIGN = set("""--all-features --all-targets --compatibility --enable-prefix-ca
     --enable-scale-out --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port --tokenizer-mode
     --no-default-features --nocapture --override-generation-config --pd-disaggregation --path --pgo --profile --pd-hosts --pd-kv-events --pd-ports --prefill-servers-urls --prefix-caching-hash-algo
     --prometheus-port --read-only --reps --roundrobin --rpc_port --served-model-name --show-labels --stop-timeout --tensor-parallel-size
-    --test --ulimit --vllm-pd-disaggregation""".split())
+    --test --ulimit --vllm-pd-disaggregation --horizontal-pod-autoscaler-tolerance""".split())
 
 
 class Block:

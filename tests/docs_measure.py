@@ -19,7 +19,7 @@ SENTENCE_WORDS = 30
 COLUMNS = 100
 README_LINES = 150
 TOTAL_WORDS = 33_000
-ALL_WORDS = 68_000
+ALL_WORDS = 70_000
 # Long sentences and wide lines of pages that break the bounds today.
 OPEN = {
     "docs/http-api.md": (16, 41),

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::{KeySource, Rules};
-use crate::fleet::{EngineRanks, Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
+use crate::fleet::{EngineRanks, Fleet, FleetSettings, HostNames, LoadTargets, Owner, RankRule, Role};
 use crate::obs::FleetLabel;
 use crate::route::{Bind, Policy, SchedulerSettings};
 use crate::util::rng;
@@ -76,6 +76,10 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         health: rules(config),
         key_source: key_source(config),
         probed: config.health.probe_ms > 0,
+        load_targets: LoadTargets {
+            wait_s: ms(config.autoscale.wait_ms).as_secs_f64(),
+            per_token_s: ms(config.autoscale.tpot_ms).as_secs_f64(),
+        },
         ..FleetSettings::default()
     }
 }

@@ -6,6 +6,7 @@
 //! documented for operators in `config/pd-proxy.toml`; a test holds that file equal to the tables.
 
 pub mod auth;
+pub mod autoscale;
 mod bounds;
 mod cors;
 pub mod dialect;
@@ -52,6 +53,7 @@ mod warnings;
 
 pub use crate::endpoint::{Endpoint, HostError};
 pub use auth::Auth;
+pub use autoscale::Autoscale;
 pub use dialect::Dialect;
 pub use discovery::Discovery;
 pub use engine::Engine;
@@ -136,6 +138,8 @@ section! {
         trace: Trace,
         /// `[share]`: other gateways in front of the same engines.
         share: Share,
+        /// `[autoscale]`: latencies that the number of engines is to keep.
+        autoscale: Autoscale,
     }
     apart {
         /// `[fleets.NAME]`: fleets side by side, in the order of their names; none = this is the

@@ -13,6 +13,7 @@ use crate::fleet::health::Health;
 use crate::fleet::hits::Hits;
 use crate::fleet::pace::Paces;
 use crate::obs::LegMeter;
+use crate::route::saturation::DecodePlace;
 use crate::route::{Candidate, DecodeCandidate, Standing};
 use crate::util::swap::Live;
 
@@ -429,6 +430,21 @@ impl Instance {
             appends_s: 0.0,
             identity: self.identity(rank),
             standing,
+        }
+    }
+
+    /// Streams that this gateway gave it, or one of its ranks, and that others tell of.
+    pub(super) fn decode_place(&self, rank: Option<Rank>) -> DecodePlace {
+        let (load, external) =
+            self.part(rank).map_or((&self.load, &self.external), |(load, external)| (load, external));
+        let told = external.told_requests.load(Ordering::Relaxed);
+        let tokens = load.work_tokens() + external.told_tokens.load(Ordering::Relaxed);
+        let most = self.health.capacity().most().filter(|most| *most > 0);
+        DecodePlace {
+            streams: f64::from(load.requests() + told),
+            kv_tokens: tokens as f64,
+            kv_capacity_tokens: external.kv_capacity_tokens.load(Ordering::Relaxed) as f64,
+            most_streams: most.map(|most| f64::from(most) / f64::from(self.rank_count())),
         }
     }
 

@@ -15,6 +15,7 @@ mod hits;
 pub mod instance;
 mod keys;
 mod lane_members;
+mod load_window;
 mod member;
 mod models;
 mod pace;
@@ -24,6 +25,7 @@ mod ranks;
 mod releases;
 mod reports;
 pub mod reservation;
+mod role_load;
 pub mod roster;
 pub mod scheduler_handle;
 mod standing;
@@ -62,7 +64,10 @@ pub use pending_decodes::{PendingDecode, PendingDecodes};
 use ranks::RankCounts;
 pub use ranks::{EngineRanks, RankRule};
 pub use reports::{Outcome, ProbeAnswer, Sign};
+use reservation::DecodeRecord;
 pub use reservation::Reservation;
+use role_load::LoadRecord;
+pub use role_load::{LoadTargets, RoleLoad};
 pub use roster::Owner;
 use roster::Roster;
 pub use scheduler_handle::{CacheReports, Choice, Holding, Placement, SchedulerHandle};
@@ -108,6 +113,8 @@ pub struct FleetSettings {
     pub is_remote: bool,
     /// Label of the engines' metrics.
     pub label: FleetLabel,
+    /// Latencies that the number of engines is to keep.
+    pub load_targets: LoadTargets,
 }
 
 /// Names of hosts in a pool, with the names of the prefillers on them.
@@ -124,6 +131,8 @@ pub struct Fleet {
     ranks: RankCounts,
     scheduler: Arc<SchedulerHandle>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
+    /// Sums from which loads of roles are computed.
+    loads: LoadRecord,
     next_id: AtomicU64,
     pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
@@ -214,6 +223,7 @@ impl Fleet {
             scheduler: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             settings,
+            loads: LoadRecord::default(),
             next_id: AtomicU64::new(0),
             pending_decodes: PendingDecodes::default(),
             handoffs: blame::Handoffs::default(),
@@ -412,7 +422,7 @@ impl Fleet {
             let job = Job { prompt_tokens, session: need.session, ..Job::default() };
             let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, tie_break)?;
             let (instance, rank) = places().nth(chosen)?;
-            Reservation::paced(instance.clone(), rank, need.tokens, self.decode_learner.clone())
+            self.paced(instance, rank, need.tokens)
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(standing(i))).collect();
@@ -432,10 +442,13 @@ impl Fleet {
         let same = |i: &&Arc<Instance>| i.endpoint() == prefiller.endpoint() && !i.draining();
         let instance = members.iter().find(same)?;
         // Its ranks are caches of their own: a rank of the one role need not be that of the other.
-        instance
-            .ranks()
-            .all(|rank| rank.is_none())
-            .then(|| Reservation::paced(instance.clone(), None, tokens, self.decode_learner.clone()))
+        instance.ranks().all(|rank| rank.is_none()).then(|| self.paced(instance, None, tokens))
+    }
+
+    /// Reserves tokens on a decoder, whose pace is learned.
+    fn paced(&self, decoder: &Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
+        let record = DecodeRecord { learner: self.decode_learner.clone(), stays: self.loads.stays.clone() };
+        Reservation::paced(decoder.clone(), rank, tokens, record)
     }
 
     /// Known costs of decode steps.

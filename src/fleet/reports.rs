@@ -212,9 +212,10 @@ impl Fleet {
         self.scheduler.health(instance.id(), &how);
     }
 
-    /// Updates the gauges of members, of their breakers and of the line for prefillers.
+    /// Updates the gauges of members, of their breakers and loads, and of the line for prefillers.
     pub fn show(&self, meters: &Meters) {
         self.show_health();
+        self.show_loads(meters);
         meters.waiting.set(self.scheduler.waiting() as f64);
         self.scheduler.show(meters);
         let is_shown = |role: &Role| *role != Role::Prefill || !self.settings.is_remote;

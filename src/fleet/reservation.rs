@@ -11,6 +11,7 @@ use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
 use crate::route::Reported;
 use crate::route::learn::DecodeLearner;
+use crate::route::saturation::WorkSum;
 
 /// Room on one instance for one leg.
 #[derive(Debug)]
@@ -26,10 +27,20 @@ pub struct Reservation {
     pace: Option<Pace>,
 }
 
+/// Records of what decoders did, which reservations add to.
+#[derive(Debug)]
+pub(super) struct DecodeRecord {
+    /// Costs of steps.
+    pub(super) learner: Arc<Mutex<DecodeLearner>>,
+    /// Times from reservations to their ends.
+    pub(super) stays: Arc<Mutex<WorkSum>>,
+}
+
 /// The load of a decoder when the reservation was taken, and who learns from what came of it.
 #[derive(Debug)]
 struct Pace {
-    learner: Arc<Mutex<DecodeLearner>>,
+    record: DecodeRecord,
+    began: Instant,
     requests: f64,
     context_tokens: f64,
 }
@@ -71,11 +82,11 @@ impl Reservation {
         instance: Arc<Instance>,
         rank: Option<Rank>,
         tokens: u64,
-        learner: Arc<Mutex<DecodeLearner>>,
+        record: DecodeRecord,
     ) -> Reservation {
         let mut reservation = Reservation::take(instance, rank, tokens);
         let (requests, context_tokens) = reservation.load();
-        reservation.pace = Some(Pace { learner, requests, context_tokens });
+        reservation.pace = Some(Pace { record, began: Instant::now(), requests, context_tokens });
         reservation
     }
 
@@ -96,7 +107,7 @@ impl Reservation {
         let Some(pace) = &self.pace else { return };
         let (requests, context_tokens) = self.load();
         let mean = |before: f64, now: f64| (before + now) / 2.0;
-        pace.learner.lock().unwrap_or_else(PoisonError::into_inner).learn(
+        pace.record.learner.lock().unwrap_or_else(PoisonError::into_inner).learn(
             mean(pace.requests, requests),
             mean(pace.context_tokens, context_tokens),
             per_token.as_secs_f64(),
@@ -163,6 +174,10 @@ impl Drop for Reservation {
                 load.leases.fetch_sub(1, Ordering::Relaxed);
             }
             load.requests.fetch_sub(1, Ordering::Release);
+        }
+        if let Some(Pace { record, began, .. }) = &self.pace {
+            let mut stays = record.stays.lock().unwrap_or_else(PoisonError::into_inner);
+            stays.add(began.elapsed().as_secs_f64());
         }
     }
 }

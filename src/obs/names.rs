@@ -136,6 +136,12 @@ pub const PENDING: &str = "pd_proxy_config_pending_keys";
 pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_engines";
+/// Predicted seconds of the work that waits and runs, by `role`.
+pub const WORK_SECONDS: &str = "pd_proxy_work_seconds";
+/// Load as a share of what the engines of a `role` just bear within the targets.
+pub const SATURATION: &str = "pd_proxy_saturation";
+/// Engines that would bear the load of a `role`.
+pub const ENGINES_NEEDED: &str = "pd_proxy_engines_needed";
 /// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed,
 /// client_gone.
 pub const KEY_REQUESTS: &str = "pd_proxy_key_requests_total";
@@ -155,7 +161,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 71] = [
+pub const ALL: [&str; 74] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -227,6 +233,9 @@ pub const ALL: [&str; 71] = [
     TURNED_AWAY,
     TRACE_SPANS,
     BUILD_INFO,
+    WORK_SECONDS,
+    SATURATION,
+    ENGINES_NEEDED,
 ];
 
 /// From a cache hit on a small model to a prompt of a million tokens.
@@ -367,6 +376,13 @@ pub(super) fn describe() {
     describe_keys();
     describe_changes();
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_gauge!(
+        WORK_SECONDS,
+        Unit::Seconds,
+        "Predicted work that waits and runs, of all engines of a role"
+    );
+    describe_gauge!(SATURATION, "Load of a role as a share of what its engines just bear within [autoscale]");
+    describe_gauge!(ENGINES_NEEDED, "Engines of a role that would bear its load within [autoscale]");
     describe_gauge!(ROLE_STATE, "1 for the state of a role: unknown, up, degraded, down, draining; else 0");
     describe_counter!(
         TRACE_SPANS,

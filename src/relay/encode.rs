@@ -175,6 +175,7 @@ impl Relay {
             return outcome;
         }
         let end = self.record_outcome(item, reservation, outcome)?;
+        self.fleet.note_encoded(reservation, sent.elapsed());
         reservation.instance().meter().done(sent.elapsed());
         reservation.instance().paces().observe(Pace::Prompt, sent.elapsed());
         Ok(end)

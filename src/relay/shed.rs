@@ -56,6 +56,7 @@ impl Relay {
         let predicted = Predicted { wait_s: ask.arrived.elapsed().as_secs_f64() + line_s, own_s };
         let Some(late_s) = late_s(objective, ledger.priority(), predicted) else { return Ok(()) };
         self.meters.turned_away("slo");
+        self.fleet.scheduler().note_refused(own_s);
         let message = "the first token would come too late: the prefillers have too much to do";
         let wait = Duration::try_from_secs_f64(late_s).unwrap_or(Duration::MAX);
         Err(Error::new(Kind::Overloaded, message).retry_after(wait))

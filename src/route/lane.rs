@@ -142,14 +142,23 @@ impl Lane {
 
     /// Predicted seconds until it can begin with something new.
     pub(super) fn backlog_s(&self, now: Seconds) -> Seconds {
-        let own = self.booked.front().map_or(0.0, |head| {
+        self.booked_left_s(now) + self.external.left_s(now)
+    }
+
+    /// Predicted seconds of what is left of its commitments.
+    pub(super) fn booked_left_s(&self, now: Seconds) -> Seconds {
+        self.booked.front().map_or(0.0, |head| {
             // A head that takes longer than predicted uses up its own seconds, not those of who
             // stands behind it. Meanwhile the work of others uses up only its own.
             let spent_s = now - self.head_since_s - self.delayed_s(now);
             let spent_s = spent_s.clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
             (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
-        });
-        own + self.external.left_s(now)
+        })
+    }
+
+    /// Predicted seconds of its commitments other than the oldest one.
+    pub(super) fn queued_s(&self) -> Seconds {
+        self.booked.front().map_or(0.0, |head| (self.booked_s - head.prefill_s).max(0.0))
     }
 
     /// Others have given it so many seconds of work, as was seen at `now`.

@@ -19,6 +19,7 @@ pub mod learn;
 pub mod name_trial;
 pub mod popular;
 pub mod resident;
+pub mod saturation;
 pub mod scheduler;
 mod score;
 pub mod shared;
@@ -33,6 +34,6 @@ pub use job::{History, Hit, Job, LaneId, MAX_LANES, PoolHits, Seconds};
 pub use lane::{LaneHealth, LaneSpec};
 pub use scheduler::{
     Beliefs, Bind, Booking, CacheView, Commit, Done, GivenBooking, NewRequest, PrefillScheduler, Reported,
-    SchedulerSettings, Ticket,
+    SchedulerSettings, Ticket, Workload,
 };
 pub use score::Terms;

@@ -14,6 +14,7 @@ mod large;
 mod line;
 mod pump;
 mod sight;
+mod workload;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use super::lane::{Lane, LaneHealth, LaneSpec};
 use super::learn::PrefillLearner;
 use super::popular::Popularity;
 use super::resident::Residents;
+use super::saturation::WorkSum;
 use super::score::Terms;
 use large::LargeFleet;
 use line::{HeldByLanes, Line, Waiting};
@@ -34,6 +36,7 @@ use sight::hit;
 
 pub use done::{Done, Reported};
 pub use line::Ticket;
+pub use workload::Workload;
 
 /// Within this time engines have told what they computed.
 const TELLING_S: Seconds = 2.0;
@@ -173,6 +176,8 @@ pub struct PrefillScheduler {
     wake_s: Option<Seconds>,
     /// Of what was committed.
     mean_prefill_s: Seconds,
+    /// Predicted work of what was committed, and of what was refused for want of time.
+    offered: WorkSum,
     beliefs: Beliefs,
     /// Observations of speed since they were last brought around one.
     uncentered: usize,
@@ -216,6 +221,7 @@ impl PrefillScheduler {
             turn: 0,
             wake_s: None,
             mean_prefill_s: 0.0,
+            offered: WorkSum::default(),
             beliefs: Beliefs { named: true, history: true },
             uncentered: 0,
             tells_s: Seconds::NEG_INFINITY,

@@ -293,6 +293,7 @@ impl PrefillScheduler {
             lane.commit(booked, best.restore_s, now);
             let step = if self.mean_prefill_s > 0.0 { MEAN_STEP } else { 1.0 };
             self.mean_prefill_s += step * (prefill_s - self.mean_prefill_s);
+            self.offered.add(prefill_s);
             self.bookings.insert(number, best.lane);
         }
         self.touch(best.lane);

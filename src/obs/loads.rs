@@ -1,0 +1,27 @@
+//! Gauges of roles' loads, for autoscalers.
+
+use metrics::gauge;
+
+use super::{Meters, names};
+
+/// Values of the gauges of one role.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadGauges {
+    /// Predicted seconds of all work that waits and runs.
+    pub work_s: f64,
+    /// Load as a share of what the role just bears.
+    pub saturation: f64,
+    /// Engines that would bear the load.
+    pub engines_needed: f64,
+}
+
+impl Meters {
+    /// Shows the load of a role.
+    pub fn role_load(&self, role: &'static str, load: LoadGauges) {
+        self.label.with(|| {
+            gauge!(names::WORK_SECONDS, "role" => role).set(load.work_s);
+            gauge!(names::SATURATION, "role" => role).set(load.saturation);
+            gauge!(names::ENGINES_NEEDED, "role" => role).set(load.engines_needed);
+        });
+    }
+}

@@ -1,0 +1,197 @@
+//! Load of a role in engines: the number that would bear what comes, and how near the present
+//! number is to its limit.
+//!
+//! Prefillers and encoders are servers of a queue, each with one piece of work at a time. Work
+//! that comes at random times is late if it waits longer than a target; a role bears a load when
+//! at most [`LATE_SHARE`] of the pieces are late. That share is Erlang's probability of waiting,
+//! times that of waiting longer than the target, which is taken to fall exponentially, with the
+//! mean of a queue with general service times (Allen and Cunneen's approximation of M/G/c, exact
+//! for M/M/c).
+//!
+//! A decoder has all its streams at once, and each makes the steps of the others longer. It bears
+//! as many as keep its steps within a target, its KV in memory, and its own limit of requests.
+
+use super::cost::DecodeCosts;
+use super::decode::FULL;
+use super::job::Seconds;
+
+/// Share of the pieces of work that may wait longer than the target: that of the replay's SLO.
+pub const LATE_SHARE: f64 = 0.1;
+/// Most servers that are counted, which bounds the loops.
+const MAX_SERVERS: u32 = 1 << 16;
+/// Steps of a bisection: 2^-40 of the range is far below what can be told apart.
+const HALVINGS: u32 = 40;
+/// Shortest time that the tail is divided by, so that work of no length does not divide by zero.
+const LEAST_S: Seconds = 1e-9;
+
+/// Pieces of work: their number, the sum of their seconds and that of the squares.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WorkSum {
+    /// Number of pieces.
+    pub pieces: f64,
+    /// Sum of the seconds that each takes an engine.
+    pub seconds: Seconds,
+    /// Sum of the squares of these seconds.
+    pub squares: f64,
+}
+
+impl WorkSum {
+    /// Adds one piece of work. Seconds that are no number are left out.
+    pub fn add(&mut self, seconds: Seconds) {
+        if seconds.is_finite() && seconds >= 0.0 {
+            self.pieces += 1.0;
+            self.seconds += seconds;
+            self.squares += seconds * seconds;
+        }
+    }
+
+    /// The pieces that were added since `before` was copied.
+    #[must_use]
+    pub fn since(self, before: WorkSum) -> WorkSum {
+        WorkSum {
+            pieces: (self.pieces - before.pieces).max(0.0),
+            seconds: (self.seconds - before.seconds).max(0.0),
+            squares: (self.squares - before.squares).max(0.0),
+        }
+    }
+
+    /// Mean seconds of a piece; 0 without pieces.
+    #[must_use]
+    pub fn mean_s(&self) -> Seconds {
+        if self.pieces > 0.0 { self.seconds / self.pieces } else { 0.0 }
+    }
+
+    /// Mean seconds that are left of a piece which is met under way: half of a piece where all are
+    /// alike, more where long ones are among them.
+    #[must_use]
+    pub fn residual_s(&self) -> Seconds {
+        if self.seconds > 0.0 { self.squares / (2.0 * self.seconds) } else { 0.0 }
+    }
+}
+
+/// Load on servers that each do one piece of work at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueLoad {
+    /// Seconds of work that come per second: the number of servers that it keeps busy.
+    pub busy: f64,
+    /// Mean seconds that are left of a piece which is met under way.
+    pub residual_s: Seconds,
+    /// Time for which a piece may wait without being late.
+    pub wait_s: Seconds,
+}
+
+impl QueueLoad {
+    /// Share of the pieces that are late with this number of servers.
+    #[must_use]
+    pub fn late_share(&self, servers: u32) -> f64 {
+        let blocked = (1..=servers).fold(1.0, |blocked, server| self.blocked_with(blocked, server));
+        self.late_of(blocked, servers)
+    }
+
+    /// The least number of servers with which enough pieces are in time; 0 without load.
+    #[must_use]
+    pub fn servers_needed(&self) -> u32 {
+        if self.busy.is_nan() || self.busy <= 0.0 {
+            return 0;
+        }
+        let mut blocked = 1.0;
+        for servers in 1..MAX_SERVERS {
+            blocked = self.blocked_with(blocked, servers);
+            if self.late_of(blocked, servers) <= LATE_SHARE {
+                return servers;
+            }
+        }
+        MAX_SERVERS
+    }
+
+    /// This load as a share of the largest one of the same kind of work that so many servers bear;
+    /// 1 = just borne.
+    #[must_use]
+    pub fn saturation(&self, servers: u32) -> f64 {
+        let servers = servers.clamp(1, MAX_SERVERS);
+        let (mut borne, mut too_much) = (0.0, f64::from(servers));
+        for _ in 0..HALVINGS {
+            let busy = f64::midpoint(borne, too_much);
+            let is_borne = QueueLoad { busy, ..*self }.late_share(servers) <= LATE_SHARE;
+            *(if is_borne { &mut borne } else { &mut too_much }) = busy;
+        }
+        self.busy.max(0.0) / too_much
+    }
+
+    /// Erlang's B with one server more than `before` was of.
+    fn blocked_with(&self, before: f64, server: u32) -> f64 {
+        let offered = self.busy * before;
+        offered / (f64::from(server) + offered)
+    }
+
+    /// Share of late pieces with Erlang's B of this number of servers.
+    fn late_of(&self, blocked: f64, servers: u32) -> f64 {
+        let spare = f64::from(servers) - self.busy;
+        if spare <= 0.0 {
+            return 1.0;
+        }
+        let waits = f64::from(servers) * blocked / (spare + self.busy * blocked);
+        waits * (-spare * self.wait_s / self.residual_s.max(LEAST_S)).exp()
+    }
+}
+
+/// Streams on a decoder, or on one data-parallel rank of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecodePlace {
+    /// Number of streams.
+    pub streams: f64,
+    /// Tokens of context that they have and will have.
+    pub kv_tokens: f64,
+    /// Tokens that fit; 0 = unknown.
+    pub kv_capacity_tokens: f64,
+    /// Most streams that it takes, where it has said so.
+    pub most_streams: Option<f64>,
+}
+
+/// Load of decoders, in those that would just keep the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecodeLoad {
+    /// Number of places that would bear the streams.
+    pub places_needed: f64,
+    /// Streams of all places, each as the part of a place that it takes.
+    pub streams_in_places: f64,
+}
+
+impl DecodeLoad {
+    /// Load of these places, whose steps should take no longer than `per_token_s`.
+    #[must_use]
+    pub fn of(places: &[DecodePlace], costs: &DecodeCosts, per_token_s: Seconds) -> DecodeLoad {
+        let streams: f64 = places.iter().map(|place| place.streams).sum();
+        let kv_tokens: f64 = places.iter().map(|place| place.kv_tokens).sum();
+        let context_tokens = if streams > 0.0 { kv_tokens / streams } else { 0.0 };
+        let mut load = DecodeLoad::default();
+        for place in places.iter().filter(|place| place.streams > 0.0) {
+            let most = place.most_streams(costs, context_tokens, per_token_s);
+            let part = place.streams / most;
+            // With fewer streams in it a step is shorter, and each stream is over sooner: so many
+            // on this place are more of them on fewer places.
+            let full_step_s = costs.step(most, most * context_tokens);
+            let step_s = costs.step(place.streams, place.kv_tokens);
+            load.places_needed += part * (full_step_s / step_s.max(LEAST_S)).max(1.0);
+            load.streams_in_places += part;
+        }
+        load
+    }
+}
+
+impl DecodePlace {
+    /// Streams of this mean context that it bears, one at least: a step of one stream that is too
+    /// long is not made shorter by more decoders.
+    fn most_streams(&self, costs: &DecodeCosts, context_tokens: f64, per_token_s: Seconds) -> f64 {
+        let each_s = costs.per_request_s + costs.per_token_s * context_tokens;
+        let in_time = (per_token_s - costs.base_s) / each_s.max(LEAST_S);
+        let in_memory = match self.kv_capacity_tokens > 0.0 && context_tokens > 0.0 {
+            true => FULL * self.kv_capacity_tokens / context_tokens,
+            false => f64::INFINITY,
+        };
+        in_time.min(in_memory).min(self.most_streams.unwrap_or(f64::INFINITY)).max(1.0)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
