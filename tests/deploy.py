@@ -6,6 +6,7 @@
 * The program accepts the ConfigMaps' configurations and the Secret's keys, and run by that of `dns` it finds its engines by [discovery],
   answers the probes, asks for keys, follows changes of both, and drains at SIGTERM. There is no API server here: discovery through it is
   proven by the program's own tests.
+* Those by which engines are scaled say the same, KEDA's by KEDA's own schema (deploy_autoscale.py).
 * The unit is one that systemd can read, where its tool is installed.
 
 At the end the checks are given faults, which they must find. Started by deploy.sh. Exit status 0: all as it should be.
@@ -20,6 +21,7 @@ import tempfile
 
 import yaml
 
+import deploy_autoscale
 import deploy_live
 from deploy_rules import RELEASE_MS, RELEASES, ROOT, Manifests, agreement, apart, dns, fits, headless, merged
 
@@ -32,7 +34,7 @@ FOLDER = ROOT / "config/kubernetes"
 UNIT = ROOT / "config/systemd/pd-proxy.service"
 APPLIED = {"configmap.yaml", "deployment.yaml", "networkpolicy.yaml", "pdb.yaml", "rbac.yaml", "service.yaml"}
 SERVICES = ["dns/engines.yaml", "dns/kthena.yaml"]
-OTHERS = {"dns/configmap.yaml", *SERVICES, "example/secret.yaml", "example/two-models.yaml"}
+OTHERS = {"dns/configmap.yaml", *SERVICES, "example/secret.yaml", "example/two-models.yaml", *deploy_autoscale.FILES}
 # What the program opens beside two descriptors for each stream.
 OTHER_FILES = 100
 
@@ -79,7 +81,7 @@ def schema(files):
         yield f"files are {sorted(files.found)}"
     for name, docs in files.manifests.items():
         for doc in docs:
-            yield from fits(name, doc)
+            yield from (deploy_autoscale.fits if deploy_autoscale.is_scaled_object(doc) else fits)(name, doc)
             if "namespace" in doc["metadata"]:
                 yield f"{name}: {doc['kind']} names a namespace"
 
@@ -138,6 +140,7 @@ def problems(program, files, defaults):
         return [refused]
     found += engines(files)
     found += secrets(files)
+    found += deploy_autoscale.problems(files.manifests)
     if refused := merged(program, files.by_dns)[1]:
         found.append(f"dns: {refused}")
     return found + agreement(files, config) + list(unit(files, defaults))
@@ -212,7 +215,7 @@ SYSTEMD_FAULT = (unit_fault("RestartSec=2", "RestartSec=soon"), "Failed to parse
 
 
 def self_test(program, files, defaults):
-    faults = FAULTS | ({"no number for systemd": SYSTEMD_FAULT} if shutil.which("systemd-analyze") else {})
+    faults = FAULTS | deploy_autoscale.FAULTS | ({"no number for systemd": SYSTEMD_FAULT} if shutil.which("systemd-analyze") else {})
     for name, (plant, word) in faults.items():
         broken = copy.deepcopy(files)
         plant(broken)
@@ -241,7 +244,7 @@ def main():
     if found:
         raise SystemExit(1)
     count = sum(map(len, files.manifests.values()))
-    print(f"deploy: {count} manifests fit Kubernetes {' and '.join(RELEASES)}; names, ports, paths, times and rights agree; a gateway runs by them")
+    print(f"deploy: {count} manifests fit Kubernetes {' and '.join(RELEASES)}, or KEDA; names, ports, paths, times and rights agree; a gateway runs by them")
     if not shutil.which("systemd-analyze"):
         print("deploy: there is no systemd-analyze: the unit was looked at by our own rules alone")
     planted = self_test(program, files, defaults)
