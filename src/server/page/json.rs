@@ -18,7 +18,7 @@ use crate::route::shared::PeerFacts;
 use crate::route::shared::message::ReplicaId;
 use crate::server::fleets::{Fleets, ServedFleet};
 use crate::server::operator_access::ListenerScope;
-use crate::server::page::{decisions, guarded, served};
+use crate::server::page::{decisions, guarded, loads, served};
 use crate::server::readiness::state_of_several;
 use crate::server::{Gateway, instances, reply};
 
@@ -80,6 +80,7 @@ fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
         "beliefs": beliefs(first),
         "share": share(first),
         "roles": roles(&fleets),
+        "loads": loads::loads(&fleets),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
         "pools": fleets.iter().filter_map(|fleet| pool(&fleet.relay)).collect::<Vec<_>>(),

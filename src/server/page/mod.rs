@@ -7,6 +7,7 @@
 
 pub(super) mod decisions;
 mod json;
+mod loads;
 mod served;
 
 use axum::body::Body;

@@ -227,12 +227,22 @@ function showRequests(now) {
   text($('rate'), rateNow === null ? '–' : rateNow < 100 ? rateNow.toFixed(1) : count(rateNow));
   text($('queued'), `${count(requests.queued)}, ${count(requests.waiting)}`);
   showRecent(now.recent);
+  showLimit(now.loads);
   spark('spark-inflight', samples.map(sample => sample.inflight));
   spark('spark-rate', samples.slice(1).map((sample, at) => rate(samples[at], sample)));
   const {names, history, unfound} = now.beliefs;
   const places = unfound.map(source => source === 'pool' ? 'the pool' : 'KV events').join(' and ');
   text($('unfound'), places && `of what was stored nothing is found in ${places}: see the log`);
   text($('beliefs'), names && history ? 'names and history' : names ? 'names alone' : history ? 'history alone' : 'load alone');
+}
+
+// The role with the largest load for its engines, and what it would take; of several fleets the one that is loaded most.
+function showLimit(loads) {
+  const limits = loads.filter(it => it.limits).sort((one, other) => other.saturation - one.saturation);
+  const most = limits[0];
+  text($('limit'), most ? `${most.role}, ${Math.round(100 * most.saturation)} %` : 'none: no load');
+  const others = most ? loads.filter(it => it !== most && it.fleet === most.fleet).map(it => `${it.role} ${Math.round(100 * it.saturation)} %`) : [];
+  text($('limit-why'), most ? [...(most.fleet ? [most.fleet] : []), `needs ${count(most.engines_needed)}, has ${count(most.engines)}`, ...others].join('; ') : '');
 }
 
 // What the gateway counted in the last minutes.
