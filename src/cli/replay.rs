@@ -22,8 +22,9 @@ pub struct ReplayArgs {
     /// One JSON object instead of tables
     #[arg(long)]
     pub json: bool,
-    /// Draw times to the first token and the share within the SLO over load into this SVG file
-    #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
+    /// Draw times to the first token and the share within the SLO over load into this SVG file,
+    /// with --ratio the requests per second over the splits
+    #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
     /// Replay in virtual time
     #[command(flatten)]
@@ -54,6 +55,11 @@ pub struct SimulatedArgs {
     /// replaying at --load
     #[arg(long)]
     pub capacity: bool,
+    /// Search the split of this many engines into prefillers and decoders that bears the most
+    /// requests per second, with the first of the policies
+    #[arg(long, value_name = "N", requires = "capacity")]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=MACHINES_MAX))]
+    pub ratio: Option<u16>,
     /// Runs of each kind; the spread of arrivals and the ties differ between them
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub seeds: u32,

@@ -106,6 +106,8 @@ pub trait Dispatch {
     fn wake_s(&self) -> Option<Seconds>;
     /// Reports a prefill that is done, with its number of cached tokens, or that failed.
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>);
+    /// A prefiller takes no requests, or does from now on.
+    fn drain(&mut self, _: LaneId, _: bool) {}
     /// Takes over a message of another gateway.
     fn hear(&mut self, now: Seconds, from: ReplicaId, message: &Numbered);
     /// Lets time pass, and says that it is there.
@@ -348,6 +350,10 @@ impl Dispatch for Director {
             Done::Computed(Reported { cached_tokens: Some(u64::from(cached)), ..Reported::default() })
         });
         self.board.done(now, Booking(booking), done);
+    }
+
+    fn drain(&mut self, lane: LaneId, draining: bool) {
+        self.board.board_mut().drain(lane, draining);
     }
 
     fn hold(&mut self, lane: LaneId, tokens: i64) {

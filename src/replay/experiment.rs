@@ -40,6 +40,18 @@ impl Experiment<'_> {
     pub fn capacity(&self, contender: Contender, seed: u64) -> Result<f64, RunError> {
         search::capacity(|load| self.run(contender, load, seed).map(|measures| measures.slo_share))
     }
+
+    /// The most requests per second at which enough of them get what they are promised: clusters
+    /// are compared by it, for which a load of one means different things.
+    ///
+    /// # Errors
+    /// As [`Experiment::run`].
+    pub fn rate_capacity(&self, contender: Contender, seed: u64) -> Result<f64, RunError> {
+        let load =
+            search::fine_capacity(|load| self.run(contender, load, seed).map(|measures| measures.slo_share))?;
+        let workload = || Workload::new(self.trace, &self.cluster, self.pace, load, seed);
+        Ok(if load > 0.0 { workload().rate_per_s } else { 0.0 })
+    }
 }
 
 #[cfg(test)]

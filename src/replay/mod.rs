@@ -91,6 +91,8 @@ pub struct Faults {
     pub slowness: f64,
     /// The first prefiller dies when half of the requests have come.
     pub dies: bool,
+    /// The first prefiller joins, with an empty cache, when half of the requests have come.
+    pub joins: bool,
 }
 
 impl Default for Cluster {
@@ -118,6 +120,7 @@ impl Default for Faults {
             share_lost: 0.0,
             slowness: 1.0,
             dies: false,
+            joins: false,
         }
     }
 }

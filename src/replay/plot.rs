@@ -19,6 +19,8 @@ pub struct PlotLoad {
 /// One of the two charts.
 struct Chart {
     title: &'static str,
+    /// Title of the axis below.
+    axis: &'static str,
     left: f64,
     /// Values are drawn by their logarithm: times of policies differ by factors.
     logarithmic: bool,
@@ -48,6 +50,28 @@ const DASHES: [&str; 3] = ["none", "6 3", "2 3"];
 /// The plot of these runs. `title` says what was replayed.
 #[must_use]
 pub fn svg(title: &str, loads: &[PlotLoad]) -> String {
+    drawn(title, &charts(loads), loads)
+}
+
+/// The plot of a policy's most requests per second over the number of prefillers, which stands in
+/// place of the load.
+#[must_use]
+pub fn of_splits(title: &str, splits: &[PlotLoad]) -> String {
+    let rates = splits.iter().flat_map(|at| &at.trials).map(|it| mean(it, |its| its.goodput_per_s));
+    let most = rates.fold(0.0, f64::max);
+    let chart = Chart {
+        title: "requests per second within the SLO",
+        axis: "prefillers",
+        left: LEFTS[0],
+        logarithmic: false,
+        // Four steps of a whole number each.
+        bounds: (0.0, 4.0 * (most / 4.0).ceil().max(1.0)),
+        measure: |trial| mean(trial, |measures| measures.goodput_per_s),
+    };
+    drawn(title, &[chart], splits)
+}
+
+fn drawn(title: &str, charts: &[Chart], loads: &[PlotLoad]) -> String {
     let names: Vec<&str> =
         loads.first().map_or_else(Vec::new, |at| at.trials.iter().map(|trial| trial.policy).collect());
     let height = TOP + CHART_HEIGHT.max(names.len() as f64 * NAME_HEIGHT) + 60.0;
@@ -62,7 +86,7 @@ pub fn svg(title: &str, loads: &[PlotLoad]) -> String {
     let title = escaped(title);
     let _ =
         writeln!(out, r#"<title>{title}</title><text x="{}" y="24" font-size="14">{title}</text>"#, LEFTS[0]);
-    for chart in charts(loads) {
+    for chart in charts {
         chart.draw(&mut out, loads);
     }
     out.push_str("</svg>\n");
@@ -82,6 +106,7 @@ fn charts(loads: &[PlotLoad]) -> [Chart; 2] {
     [
         Chart {
             title: "time to first token, median, s",
+            axis: "load",
             left: LEFTS[0],
             logarithmic: true,
             bounds: decades,
@@ -89,6 +114,7 @@ fn charts(loads: &[PlotLoad]) -> [Chart; 2] {
         },
         Chart {
             title: "requests within the SLO, %",
+            axis: "load",
             left: LEFTS[1],
             logarithmic: false,
             bounds: (0.0, 100.0),
@@ -181,7 +207,12 @@ impl Chart {
             );
         }
         let middle = left + CHART_WIDTH / 2.0;
-        let _ = writeln!(out, r#"<text x="{middle}" y="{}" text-anchor="middle">load</text>"#, bottom + 34.0);
+        let _ = writeln!(
+            out,
+            r#"<text x="{middle}" y="{}" text-anchor="middle">{}</text>"#,
+            bottom + 34.0,
+            self.axis
+        );
     }
 }
 
@@ -264,6 +295,22 @@ mod tests {
         assert_eq!((times.y(10.0), times.y(1.0), times.y(0.1)), (60.0, 220.0, 380.0));
         assert_eq!((shares.y(100.0), shares.y(50.0)), (60.0, 220.0));
         assert_eq!((times.x(0.5, &loads), times.x(0.75, &loads), times.x(1.0, &loads)), (60.0, 250.0, 440.0));
+    }
+
+    #[test]
+    fn splits_are_points_over_the_number_of_prefillers() {
+        let split = |prefillers, rate| PlotLoad {
+            load: prefillers,
+            trials: vec![Trial {
+                policy: "ours",
+                measures: vec![Measures { goodput_per_s: rate, ..Measures::default() }],
+            }],
+        };
+        let plot = of_splits("splits", &[split(1.0, 2.0), split(2.0, 4.0), split(3.0, 1.0)]);
+        assert_eq!((plot.matches("<circle ").count(), plot.matches("<polyline ").count()), (3, 1), "{plot}");
+        assert!(plot.contains(">prefillers</text>") && !plot.contains(">load</text>"), "{plot}");
+        // Two of four is half of the height.
+        assert!(plot.contains(r#"cx="60.0" cy="220.0""#), "{plot}");
     }
 
     #[test]

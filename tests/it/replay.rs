@@ -124,6 +124,37 @@ fn the_largest_load_is_searched() {
     assert!(load(0) >= load(1) && load(1) > 0.0, "{result}");
 }
 
+/// Each split is what `--capacity` finds for such a cluster, by its load of one.
+#[test]
+fn splits_are_compared_by_the_requests_that_they_bear() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 100, 20);
+    let plot = dir.path().join("split.svg");
+    let flags = format!("--capacity --ratio 3 --policy predicted,random --seeds 1 --plot {}", plot.display());
+    let result = json(&path, &flags);
+    let splits = result["splits"].as_array().unwrap();
+    let rate = |at: usize| splits[at]["rate_per_s"]["mean"].as_f64().unwrap();
+    for (at, (prefillers, decoders)) in [(1, 2), (2, 1)].into_iter().enumerate() {
+        assert_eq!(
+            (&splits[at]["prefillers"], &splits[at]["decoders"]),
+            (&prefillers.into(), &decoders.into())
+        );
+        let cluster = format!("--policy predicted --seeds 1 --prefillers {prefillers} --decoders {decoders}");
+        let found = json(&path, &format!("{cluster} --capacity"));
+        let load = found["capacities"][0]["load"]["mean"].as_f64().unwrap();
+        let of_one = json(&path, &format!("{cluster} --load 1"))["loads"][0]["rate_per_s"].as_f64().unwrap();
+        let borne = load * of_one;
+        assert!((rate(at) / borne - 1.0).abs() < 0.05, "{prefillers}P: {} by ratio, {borne}", rate(at));
+    }
+    let best = splits.iter().filter(|split| split["best"] == true).count();
+    assert_eq!((splits.len(), best, result["engines"].as_u64()), (2, 1, Some(3)));
+    assert!(std::fs::read_to_string(&plot).unwrap().contains(">prefillers</text>"));
+    let (code, out, _) = replay(&path, "--capacity --ratio 2 --seeds 1 --policy predicted");
+    assert!(code == 0 && out.starts_with("1P+1D bears most: "), "{out}");
+    let (code, _, err) = replay(&path, "--capacity --plot x.svg");
+    assert_eq!((code, err.contains("add --ratio N")), (1, true), "{err}");
+}
+
 #[test]
 fn faults_hurt_and_everybody_is_served_nevertheless() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `pd-proxy replay`: a trace through simulated engines in virtual time.
 
 mod progress;
+mod ratio;
 mod report;
 mod verdict;
 mod virtual_time;
@@ -45,6 +46,9 @@ pub enum TrialError {
     /// Think times were given to an open loop.
     #[error("--think-ms: nobody thinks in an open loop; add --loop closed")]
     Think,
+    /// A plot of capacities was asked for, of which there is one number for each policy.
+    #[error("--plot: there is no curve of --capacity; add --ratio N")]
+    NoCurve,
     /// The plot can't be written.
     #[error("--plot {}: {source}", path.display())]
     Plot {

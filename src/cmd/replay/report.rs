@@ -32,17 +32,34 @@ impl ReplayInfo<'_> {
         )
     }
 
-    fn json(&self, key: &str, results: Value) -> String {
+    /// Description of a replay through each split of so many engines.
+    pub(super) fn of_splits(&self, engines: u16, policy: &str) -> String {
+        let name = self.trace.file_name().unwrap_or_default().to_string_lossy();
+        let (requests, pool, pace, seeds) = (self.requests, self.pool(), self.pace(), self.flags.seeds);
+        format!(
+            "{name}: {requests} requests, {engines} engines, pool: {pool}; {pace} loop; {policy}; runs of each: {seeds}"
+        )
+    }
+
+    /// Promise to each request, in words.
+    pub(super) fn promise(&self) -> String {
+        let SimulatedArgs { slo_ttft, slo_prefills, slo_gap, .. } = self.flags;
+        format!("90 % within TTFT {slo_ttft} s + {slo_prefills} × own prefill, gaps {slo_gap} ms")
+    }
+
+    pub(super) fn json(&self, key: &str, results: Value) -> String {
         let SimulatedArgs { prefillers, decoders, seeds, .. } = self.flags;
         let mut object = json!({
             "trace": self.trace.to_string_lossy(),
             "requests": self.requests,
-            "prefillers": prefillers,
-            "decoders": decoders,
             "pool": self.pool(),
             "loop": self.pace(),
             "seeds": seeds,
         });
+        match self.flags.ratio {
+            Some(engines) => object["engines"] = engines.into(),
+            None => (object["prefillers"], object["decoders"]) = ((*prefillers).into(), (*decoders).into()),
+        }
         object[key] = results;
         format!("{object}\n")
     }
@@ -106,9 +123,6 @@ pub(super) fn capacities(about: &ReplayInfo<'_>, found: &[Capacity], as_json: bo
         });
         return about.json("capacities", each.collect());
     }
-    let SimulatedArgs { slo_ttft, slo_prefills, slo_gap, .. } = about.flags;
-    let promise = format!(
-        "90 % within TTFT {slo_ttft} s + {slo_prefills} × own prefill, gaps {slo_gap} ms; loads ± 0.02\n\n"
-    );
+    let promise = format!("{}; loads ± 0.02\n\n", about.promise());
     format!("{}\n\n", verdict::of_capacities(found)) + &about.text() + &promise + &table::capacities(found)
 }

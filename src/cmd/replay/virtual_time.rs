@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::progress::Progress;
-use super::{TrialError, report, write_plot};
+use super::{TrialError, ratio, report, write_plot};
 use crate::cli::{ReplayArgs, ReplayLoop, ReplayPool, SimulatedArgs};
 use crate::replay::{
     CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, Pace, PoolKind, Slo, TraceRequest,
@@ -20,6 +20,13 @@ pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, T
     let (cluster, faults, slo) = (cluster(flags), faults(flags), slo(flags));
     let experiment = Experiment { trace, pace: pace(flags)?, cluster, faults, slo };
     let about = report::ReplayInfo { trace: &args.trace, requests: trace.len(), flags };
+    if let Some(engines) = flags.ratio {
+        // Each split of each policy would be a table that nobody reads.
+        return ratio::run(args, &experiment, contenders[0], engines);
+    }
+    if flags.capacity && args.plot.is_some() {
+        return Err(TrialError::NoCurve);
+    }
     if flags.capacity {
         let capacities = capacities(&experiment, &contenders, flags.seeds)?;
         return Ok(report::capacities(&about, &capacities, args.json));
@@ -83,7 +90,7 @@ fn capacities(
 }
 
 /// The results of `job` for 0 to `count`, in that order, or the first error.
-fn all<T: Send>(
+pub(super) fn all<T: Send>(
     count: usize,
     job: impl Fn(usize) -> Result<T, TrialError> + Sync,
 ) -> Result<Vec<T>, TrialError> {
@@ -166,6 +173,7 @@ fn faults(flags: &SimulatedArgs) -> Faults {
         share_lost: flags.share_lost / 100.0,
         slowness: flags.slow,
         dies: flags.dead,
+        joins: false,
     }
 }
 

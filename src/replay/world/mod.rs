@@ -12,6 +12,8 @@ mod prefill;
 mod share;
 
 #[cfg(test)]
+mod join;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
@@ -235,6 +237,9 @@ impl<'a, D: Dispatch> World<'a, D> {
     pub fn run(mut self) -> Result<Run, RunError> {
         let requests = self.workload.arrivals.len();
         self.plan_beginning(0);
+        if self.faults.joins {
+            self.drain_newcomer(true);
+        }
         if self.faults.share_s.is_some() {
             self.plan(0.0, Event::Beats);
             self.plan(0.0, Event::Rests);

@@ -49,6 +49,9 @@ impl<D: Dispatch> World<'_, D> {
         if self.faults.dies && self.came == requests / 2 {
             self.dies();
         }
+        if self.faults.joins && self.came == requests / 2 {
+            self.drain_newcomer(false);
+        }
         if self.came == self.workload.warm_up {
             self.busy_start_s = self.prefillers.iter().map(|prefiller| prefiller.busy_s()).collect();
         }
@@ -208,6 +211,11 @@ impl<D: Dispatch> World<'_, D> {
         if let Some(seen) = &mut self.seen {
             seen.touch(usize::from(lane), blocks);
         }
+    }
+
+    /// The prefiller that joins later is given nothing, or is given requests from now on.
+    pub(super) fn drain_newcomer(&mut self, draining: bool) {
+        self.gateways.iter_mut().for_each(|it| it.dispatch.drain(LaneId(VICTIM), draining));
     }
 
     /// The first prefiller dies. Gateways notice when connections break; KV that is being handed
