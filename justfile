@@ -75,6 +75,10 @@ clients *ARGS:
 kill:
     tests/kill.sh
 
+# The gateway replaced under load, without a refused connection
+replace *ARGS:
+    tests/replace.sh {{ ARGS }}
+
 # Latency of one fleet with and without faults in another one, in pairs
 fleets-apart *ARGS:
     tests/fleets_apart.py {{ ARGS }}

@@ -32,6 +32,7 @@ except ImportError:
 
 FOLDER = ROOT / "config/kubernetes"
 UNIT = ROOT / "config/systemd/pd-proxy.service"
+SOCKET, REPLACE = ROOT / "config/systemd/pd-proxy.socket", ROOT / "config/systemd/replace.conf"
 APPLIED = {"configmap.yaml", "deployment.yaml", "networkpolicy.yaml", "pdb.yaml", "rbac.yaml", "service.yaml"}
 SERVICES = ["dns/engines.yaml", "dns/kthena.yaml"]
 OTHERS = {"dns/configmap.yaml", *SERVICES, "example/secret.yaml", "example/two-models.yaml", *deploy_autoscale.FILES}
@@ -55,7 +56,7 @@ class Files(Manifests):
     def __init__(self):
         self.found = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.y*ml")}
         self.manifests = {name: list(yaml.load_all((FOLDER / name).read_text(), Strict)) for name in sorted(self.found)}
-        self.unit = UNIT.read_text()
+        self.unit, self.socket, self.replace = UNIT.read_text(), SOCKET.read_text(), REPLACE.read_text()
 
     @property
     def docs(self):
@@ -119,14 +120,22 @@ def unit(files, defaults):
     for name, value in wanted.items():
         if said.get(name) != value:
             yield f"{name}={said.get(name)}, expected {value!r}"
+    for text, line in [(files.socket, f"ListenStream={server['port']}"), (files.socket, "Service=pd-proxy@a.service"), (files.replace, "Sockets=pd-proxy.socket")]:
+        if line not in text.splitlines():
+            yield f"the units for a replacement lack {line}"
     if tool := shutil.which("systemd-analyze"):
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, UNIT.name)
-            # The program need not be installed here.
-            path.write_text(files.unit.replace("ExecStart=/usr/bin/pd-proxy ", "ExecStart=/bin/true "))
-            run = subprocess.run([tool, "verify", "--man=no", path], capture_output=True, text=True, timeout=60)
-            # Of this unit alone: it also speaks of others on the machine.
-            yield from (line for line in run.stderr.splitlines() if UNIT.name in line)
+            # As they are installed; the program need not be here.
+            unit = files.unit.replace("ExecStart=/usr/bin/pd-proxy ", "ExecStart=/bin/true ")
+            paths = {UNIT.name: unit, "pd-proxy@.service": unit, SOCKET.name: files.socket, "pd-proxy@.service.d/replace.conf": files.replace}
+            for name, text in paths.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+            named = [pathlib.Path(folder, name) for name in (UNIT.name, SOCKET.name, "pd-proxy@a.service")]
+            run = subprocess.run([tool, "verify", "--man=no", *named], capture_output=True, text=True, timeout=60)
+            # Of these units alone: it also speaks of others on the machine.
+            yield from (line for line in run.stderr.splitlines() if "pd-proxy" in line or folder in line)
 
 
 def problems(program, files, defaults):
@@ -162,6 +171,10 @@ def dns_fault(old, new):
         data = files.by_dns.of("ConfigMap")["data"]
         data["pd-proxy.toml"] = edit(data["pd-proxy.toml"], old, new)
     return plant
+
+
+def socket_fault(old, new):
+    return lambda files: setattr(files, "socket", files.socket.replace(old, new))
 
 
 def unit_fault(old, new):
@@ -208,6 +221,7 @@ FAULTS = {
     "no budget": (lambda f: f.of("PodDisruptionBudget")["spec"].update(maxUnavailable=2), "at once"),
     "systemd's patience": (unit_fault("TimeoutStopSec=60", "TimeoutStopSec=30"), "TimeoutStopSec"),
     "few files": (unit_fault("LimitNOFILE=131072", "LimitNOFILE=1024"), "LimitNOFILE"),
+    "a socket elsewhere": (socket_fault("ListenStream=8000", "ListenStream=9000"), "ListenStream"),
     "no sandbox": (unit_fault("ProtectSystem=strict", "ProtectSystem=no"), "ProtectSystem"),
 }
 # Only systemd's tool can find it.

@@ -16,11 +16,11 @@ WAIT_SECONDS = 60
 class Process:
     """A process whose output goes to a file, ended with the rig."""
 
-    def __init__(self, directory, name, command, env=None):
+    def __init__(self, directory, name, command, env=None, files=()):
         self.log = pathlib.Path(directory, f"{name}.log")
         self.name = name
         with self.log.open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, env=env)
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, env=env, pass_fds=files)
 
     def said(self):
         return self.log.read_text(errors="replace")

@@ -5,6 +5,7 @@ pub mod fleet;
 mod follow;
 pub mod limits;
 mod loops;
+mod notify;
 mod parts;
 pub mod pool;
 mod readiness;
@@ -25,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use self::follow::{FleetChanger, RunningFleets};
 use self::loops::start_housekeeping;
+pub use self::notify::{Notice, notify};
 pub use self::parts::check_start;
 use self::pool::PoolsError;
 use self::running::{RunningFleet, SharedParts};
@@ -40,8 +42,9 @@ use crate::naming_config::{FilesError, Trouble};
 use crate::obs::{Exposition, Meters};
 use crate::relay::admit::Gate;
 use crate::relay::resume::Room;
+pub use crate::server::PassedSockets;
 use crate::server::fleets::Fleets;
-use crate::server::{self, Bound, Gateway, ListenError, Via};
+use crate::server::{self, Bound, Gateway, ListenError, PassedError, Place, Via};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::upstream::Dial;
 use crate::util::rng;
@@ -76,6 +79,9 @@ pub enum StartError {
     /// The address is in use, or belongs to another host.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A socket that was passed can't be served.
+    #[error(transparent)]
+    Passed(#[from] PassedError),
     /// A secret that can't be sent in a header.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -129,9 +135,30 @@ struct Listeners {
     admin: Option<Bound>,
 }
 
-async fn listen(config: &config::Server) -> Result<Listeners, StartError> {
-    let bound = server::bind(config.bind_host(), config.port).await?;
-    let admin = server::bind_admin(config.admin_bind_host(), config.admin_port).await?;
+/// Parts that come from outside of the configuration.
+#[derive(Debug, Default)]
+struct Given {
+    /// Carries the legs in place of sockets.
+    dial: Option<Arc<dyn Dial>>,
+    sockets: PassedSockets,
+}
+
+/// Binds the configured addresses, but for those whose sockets were passed.
+async fn listen(config: &config::Server, given: PassedSockets) -> Result<Listeners, StartError> {
+    let PassedSockets { clients, operators } = given;
+    let shares = config.reuse_port;
+    let bound = match clients.is_empty() {
+        true => server::bind(Place { host: config.bind_host(), port: config.port, shares }).await?,
+        false => Bound::passed(clients).map_err(PassedError::from)?,
+    };
+    let admin = match (config.admin_bind_host(), operators.is_empty()) {
+        (Some(host), true) => {
+            Some(server::bind_admin(Place { host, port: config.admin_port, shares }).await?)
+        }
+        (Some(_), false) => Some(Bound::passed(operators).map_err(PassedError::from)?),
+        (None, true) => None,
+        (None, false) => return Err(PassedError::NoOperators.into()),
+    };
     Ok(Listeners { bound, admin })
 }
 
@@ -141,7 +168,16 @@ impl App {
     /// # Errors
     /// [`StartError`] names the setting at fault.
     pub async fn build(config: &Config) -> Result<App, StartError> {
-        App::build_over(config, None).await
+        App::build_with(config, Given::default()).await
+    }
+
+    /// Builds a gateway that listens on sockets which were passed to it, and binds the addresses of
+    /// which there are none.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    pub async fn build_on(config: &Config, sockets: PassedSockets) -> Result<App, StartError> {
+        App::build_with(config, Given { sockets, ..Given::default() }).await
     }
 
     /// Builds a gateway whose legs go over `dial` in place of sockets, for tests in virtual time.
@@ -150,6 +186,11 @@ impl App {
     /// # Errors
     /// As [`App::build`].
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
+        App::build_with(config, Given { dial, ..Given::default() }).await
+    }
+
+    async fn build_with(config: &Config, given: Given) -> Result<App, StartError> {
+        let Given { dial, sockets } = given;
         // Meters that are made before the recorder is installed would count nothing.
         let (via, exposition) = (Via::new(rng::random()), Exposition::install());
         let meters = Arc::new(Meters::new());
@@ -185,7 +226,7 @@ impl App {
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
-        let Listeners { bound, admin } = listen(&config.server).await?;
+        let Listeners { bound, admin } = listen(&config.server, sockets).await?;
         let mut tasks = JoinSet::new();
         start_housekeeping(&gateway, tls.as_ref(), keys, &mut tasks);
         share::start_budgets(config, &gateway, &mut tasks).map_err(StartError::Share)?;

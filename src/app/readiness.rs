@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::notify::{Notice, notify};
 use crate::endpoint::same_model;
 use crate::fleet::{Instance, Role};
 use crate::server::Gateway;
@@ -18,8 +19,8 @@ const MODELS_LOOKS: u32 = 60;
 /// The most names of models that are told.
 const NAMES_TOLD: usize = 8;
 
-/// Logs what the gateway waits for, and `ready` once a request has a chance; then looks once at the
-/// models that engines list.
+/// Logs what the gateway waits for, and `ready` once a request has a chance, which the service
+/// manager is told as well; then looks once at the models that engines list.
 pub(super) async fn announce(gateway: Arc<Gateway>, policy: &'static str) {
     if let Some(reason) = gateway.not_ready() {
         tracing::info!("not ready yet, and /readyz says so: {reason}");
@@ -30,6 +31,7 @@ pub(super) async fn announce(gateway: Arc<Gateway>, policy: &'static str) {
     let names = |role| gateway.names(role).join(" ");
     let (prefill, decode) = (names(Role::Prefill), names(Role::Decode));
     tracing::info!(prefill, decode, policy, "ready");
+    notify(Notice::Ready);
     let mut fleets: Vec<Arc<ServedFleet>> = gateway.fleets().iter().cloned().collect();
     for _ in 0..MODELS_LOOKS {
         tokio::time::sleep(MODELS_LOOK).await;

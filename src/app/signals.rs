@@ -5,6 +5,7 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::App;
+use super::notify::{Notice, notify};
 
 /// SIGINT and SIGTERM.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         () = signals.next() => {}
     }
     tracing::info!("shutting down: open requests may finish; a second signal cuts them");
+    notify(Notice::Stopping);
     // Load balancers need time to notice the drain; requests that arrive meanwhile are served.
     ending.cancel();
     let closing = async {

@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::check::here;
 use super::{Failure, failure, named, runtime};
-use crate::app::{self, App, Signals};
+use crate::app::{self, App, PassedSockets, Signals};
 use crate::cli::ServeArgs;
 use crate::config::{self, Config, Env, Loaded, LogFormat, Origin};
 use crate::control::reload::{Content, Source};
@@ -25,23 +25,32 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let loaded = Config::load(args, &env).map_err(failure)?;
     let log = log::init(level(loaded.config.log.level), loaded.config.log.format == LogFormat::Json);
     let open_files = raise_open_files();
+    // While there is one thread: it changes the environment.
+    let sockets = PassedSockets::take().map_err(named)?;
     let runtime = runtime(loaded.config.server.workers).map_err(named)?;
     let threshold = log.as_ref().map(LogGuard::threshold);
     let source = source(args.clone(), env, content, threshold);
-    let served = runtime.block_on(serve(loaded, source, open_files));
+    let served = runtime.block_on(serve(loaded, source, Machine { open_files, sockets }));
     runtime.shutdown_timeout(END_TIME);
     served
 }
 
+/// Parts that the machine gives to the process.
+struct Machine {
+    /// Files that it may have open.
+    open_files: u64,
+    sockets: PassedSockets,
+}
+
 /// Starts, and serves until a signal.
-async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<(), Failure> {
+async fn serve(loaded: Loaded, mut source: Source, machine: Machine) -> Result<(), Failure> {
     // First: starting takes time, in which engines are asked and names looked up, and the system's
     // own way to take a signal is to end the process; for the first one of a container it is to do
     // nothing.
     let mut signals = Signals::install().map_err(named)?;
     source.hangup = Some(signal(SignalKind::hangup()).map_err(named)?);
     let built = tokio::select! {
-        built = App::build(&loaded.config) => built,
+        built = App::build_on(&loaded.config, machine.sockets) => built,
         () = signals.next() => {
             tracing::info!("stopped before the start was over");
             return Ok(());
@@ -49,7 +58,7 @@ async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<()
     };
     let mut app = built.map_err(named)?;
     announce(&app, &loaded);
-    say_if_too_few(open_files, &loaded);
+    say_if_too_few(machine.open_files, &loaded);
     app.announce_readiness(loaded.config.route.policy.name());
     app.follow(source, loaded);
     app::serve_until_signal(app, signals).await;

@@ -45,6 +45,9 @@ section! {
         /// Paths of engines that are passed on to one of them, beside those that are known;
         /// `/folder/*` = all below it.
         passthrough: Vec<String> = Vec::new(), AtOnce, Rule::Judged(passed_path_fault);
+        /// True if another gateway of the same user may listen on the same address (SO_REUSEPORT),
+        /// as one that replaces this one; connections are shared out between them.
+        reuse_port: bool = false, AfterRestart;
     }
 }
 

@@ -1,21 +1,21 @@
-//! Sockets: listening, accepting, shutting down.
+//! Sockets: accepting, serving, shutting down.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::Version;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
+use crate::server::bind::{Bound, KEEPALIVE};
 use crate::server::fast_path::Front;
 use crate::server::idle::{self, Activity, End};
 use crate::server::operator_access::ListenerScope;
@@ -26,9 +26,6 @@ use crate::server::tls::HandshakenStream;
 use crate::server::{Gateway, h2_stream_timeout};
 use crate::tls::ListenerTls;
 
-/// Connections that the kernel keeps for us while we are busy.
-const BACKLOG: i32 = 4096;
-
 /// Connections to the listener of operators: scrapers, and people. Clients can't take these places
 /// from them.
 const ADMIN_CONNECTIONS: usize = 256;
@@ -36,8 +33,9 @@ const ADMIN_CONNECTIONS: usize = 256;
 /// A pause after an accept that failed (out of descriptors): long enough for some to be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// An idle client connection is probed this often.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Time in which a client that is connected when a shutdown begins may still begin its first
+/// request: it sent it before it could know, and a round trip is far shorter.
+const LAST_OPENING: Duration = Duration::from_secs(1);
 
 /// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -80,94 +78,6 @@ const H2_SEND_BYTES: usize = 400 << 10;
 /// An idle connection whose client does not answer a PING for so long is closed.
 const H2_PING_TIME: Duration = Duration::from_secs(20);
 
-/// Listening sockets, bound and not served yet.
-#[derive(Debug)]
-pub struct Bound(Vec<TcpListener>);
-
-/// An address that can't be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {host}:{port} ({keys}): {source}; choose another {flags}, or stop what uses it")]
-pub struct ListenError {
-    host: String,
-    port: u16,
-    keys: &'static str,
-    flags: &'static str,
-    source: io::Error,
-}
-
-impl Bound {
-    /// Place where clients may connect.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.0.iter().filter_map(|l| l.local_addr().ok()).collect()
-    }
-}
-
-/// Binds `host`:`port`; an IPv6 address comes without brackets. `localhost` means both loopback
-/// addresses; port 0 any free one.
-///
-/// # Errors
-/// [`ListenError`] with the cause and the remedy.
-pub async fn bind(host: &str, port: u16) -> Result<Bound, ListenError> {
-    let (keys, flags) = ("server.host, server.port", "--host or --port");
-    bind_either(host, port).await.map_err(|source| ListenError {
-        host: host.to_owned(),
-        port,
-        keys,
-        flags,
-        source,
-    })
-}
-
-/// The same for the routes of operators; None = they have no listener of their own.
-///
-/// # Errors
-/// [`ListenError`] with the cause and the remedy.
-pub async fn bind_admin(host: Option<&str>, port: u16) -> Result<Option<Bound>, ListenError> {
-    let Some(host) = host else { return Ok(None) };
-    let (keys, flags) = ("server.admin_host, server.admin_port", "address or port");
-    bind_either(host, port).await.map(Some).map_err(|source| ListenError {
-        host: host.to_owned(),
-        port,
-        keys,
-        flags,
-        source,
-    })
-}
-
-async fn bind_either(host: &str, port: u16) -> io::Result<Bound> {
-    if host == "localhost" {
-        let first = listen((IpAddr::from(Ipv4Addr::LOCALHOST), port).into())?;
-        let port = first.local_addr()?.port();
-        let second = match listen((IpAddr::from(Ipv6Addr::LOCALHOST), port).into()) {
-            Ok(second) => Some(second),
-            // Clients that try IPv6 first would reach whoever has it.
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(e),
-            // A machine without IPv6 has no such address, and needs none.
-            Err(_) => None,
-        };
-        return Ok(Bound(std::iter::once(first).chain(second).collect()));
-    }
-    let address = lookup_host((host, port)).await?.next();
-    let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-    Ok(Bound(vec![listen(address)?]))
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        // `::` serves IPv4 as well, as operators expect of a wildcard; `::1` can't.
-        socket.set_only_v6(!address.ip().is_unspecified())?;
-    }
-    socket.set_reuse_address(true)?;
-    // Accepted sockets inherit it: a client whose host vanished is noticed in the end.
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
 /// Serves clients, and operators if they have a listener of their own, until `gateway.stop` is
 /// cancelled; then lets open requests finish for at most `drain`. Returns how many connections were
 /// cut.
@@ -204,9 +114,11 @@ impl Face {
     async fn serve(self, gateway: &Arc<Gateway>, drain: Duration) -> usize {
         let places = Arc::new(Semaphore::new(self.places.min(Semaphore::MAX_PERMITS)));
         let mut acceptors = JoinSet::new();
-        for listener in self.bound.0 {
+        let takes_queue = self.bound.is_one_of_group();
+        for listener in self.bound.into_listeners() {
             let (front, tls) = (self.front.clone(), self.tls.clone());
-            let door = Door { gateway: gateway.clone(), front, tls, places: places.clone() };
+            let places = places.clone();
+            let door = Door { gateway: gateway.clone(), front, tls, places, takes_queue };
             acceptors.spawn(door.accept(listener, drain));
         }
         acceptors.join_all().await.into_iter().sum()
@@ -218,6 +130,9 @@ struct Door {
     front: Front,
     tls: Option<Arc<ListenerTls>>,
     places: Arc<Semaphore>,
+    /// Connections that the kernel has queued for the listener are taken before it closes: they
+    /// would be reset.
+    takes_queue: bool,
 }
 
 impl Door {
@@ -231,6 +146,11 @@ impl Door {
                 next = door.next(&listener) => next,
             };
             connections.spawn(door.clone().connection(socket, place));
+        }
+        if door.takes_queue {
+            while let Some(Ok((socket, _))) = listener.accept().now_or_never() {
+                connections.spawn(door.clone().connection(socket, None));
+            }
         }
         drop(listener);
         let ended = async { while connections.join_next().await.is_some() {} };
@@ -296,7 +216,7 @@ impl Door {
             // hyper would wait for what a client begins with without a limit, and through a
             // shutdown.
             Version::HTTP_2 => self.before_stop(header_time, HandshakenStream::over_http2(stream)).await,
-            _ => Some(HandshakenStream::untouched(stream)),
+            _ => self.before_stop(header_time, HandshakenStream::over_http1(stream)).await,
         };
         if let Some(stream) = begun {
             self.speak(stream, version).await;
@@ -308,13 +228,17 @@ impl Door {
         match *tls {}
     }
 
-    /// Waits for the client's opening before its first request, unless it takes too long or a
-    /// shutdown begins.
+    /// Waits for the client's opening before its first request, unless it takes too long, or longer
+    /// than [`LAST_OPENING`] once a shutdown has begun.
     async fn before_stop<T>(&self, limit: Duration, opening: impl Future<Output = Option<T>>) -> Option<T> {
+        let too_late = async {
+            self.gateway.stop.cancelled().await;
+            tokio::time::sleep(LAST_OPENING).await;
+        };
         tokio::select! {
             biased;
             opened = tokio::time::timeout(limit, opening) => opened.ok().flatten(),
-            () = self.gateway.stop.cancelled() => None,
+            () = too_late => None,
         }
     }
 

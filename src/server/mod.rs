@@ -6,6 +6,7 @@ mod alias_answer;
 mod auth;
 mod begun;
 mod body;
+mod bind;
 mod body_memory;
 mod cors;
 mod csrf;
@@ -33,6 +34,7 @@ mod operator_access;
 mod page;
 mod passthrough;
 mod passthrough_accounting;
+mod passed;
 mod passthrough_body;
 mod payload;
 mod plain_path;
@@ -70,7 +72,8 @@ use fleets::Fleets;
 
 pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;
-pub use listen::{Bound, ListenError, bind, bind_admin, serve};
+pub use listen::serve;
+pub use bind::{Bound, ListenError, Place, bind, bind_admin};
 pub use loop_guard::Via;
 pub use operator_access::open_routes;
 pub use page::Served;
@@ -78,6 +81,7 @@ pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
 
 /// State that the handlers share.
+pub use passed::{PassedError, PassedSockets};
 #[derive(Debug)]
 pub struct Gateway {
     /// The fleets that are served.

@@ -79,7 +79,9 @@ impl Gateway {
         state_of_several(self.fleets().iter().map(|fleet| fleet.relay.fleet.state_counts(role).role()))
     }
 
-    fn leaves(&self) -> bool {
+    /// True if the gateway takes its leave: connections get no further requests after the one that
+    /// they have.
+    pub(super) fn leaves(&self) -> bool {
         self.ending.is_cancelled() || self.stop.is_cancelled()
     }
 }

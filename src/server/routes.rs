@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use futures_util::FutureExt;
-use http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Response, StatusCode, Uri, Version, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
@@ -134,7 +134,12 @@ pub(super) async fn at_the_door<F: Future<Output = Response<Body>>>(
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
     let api = reply::api_at(request.uri().path());
     let leftover = unread_body::of(&mut request);
+    // Over HTTP/2 the end of a connection is said by GOAWAY.
+    let told_to_leave = request.version() < Version::HTTP_2;
     let mut response = let_in(gateway, api, request, next).await;
+    if told_to_leave && gateway.leaves() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(leftover) = leftover {
         leftover.settle(&mut response).await;
     }

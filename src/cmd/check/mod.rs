@@ -18,6 +18,7 @@ mod memcache;
 mod mooncake;
 mod parity;
 mod releases;
+mod replacement;
 mod share;
 pub(super) mod stored;
 mod tokens;
@@ -130,6 +131,7 @@ pub async fn run(loaded: &Loaded, stores: bool) -> Result<Report, CheckError> {
     let inquiry = Inquiry::new(config)?;
     let mut report = Report::default();
     here::look(config, &mut report);
+    replacement::look(&config.server, &mut report);
     share::ask(config, &mut report).await;
     if config.fleet.remote.is_some() {
         report.say(Grade::Note, "fleet.remote is an API elsewhere: it is not asked, as an answer may cost");

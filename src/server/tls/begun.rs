@@ -13,13 +13,19 @@ use crate::server::listen::PREFACE;
 #[derive(Debug)]
 pub(in crate::server) struct HandshakenStream<S> {
     stream: S,
-    unread: &'static [u8],
+    /// Bytes that were read, of which the first `len` are there, and how many of them were served.
+    first: [u8; PREFACE.len()],
+    len: usize,
+    served: usize,
 }
 
 impl<S: AsyncRead + Unpin> HandshakenStream<S> {
-    /// One of which nothing was read.
-    pub(in crate::server) fn untouched(stream: S) -> HandshakenStream<S> {
-        HandshakenStream { stream, unread: &[] }
+    /// Waits for the first byte of a request; None when the client leaves. The time limit is the
+    /// caller's. hyper would close a connection without one at once when a shutdown begins.
+    pub(in crate::server) async fn over_http1(mut stream: S) -> Option<HandshakenStream<S>> {
+        let mut first = [0; PREFACE.len()];
+        let len = stream.read(&mut first).await.ok().filter(|n| *n > 0)?;
+        Some(HandshakenStream { stream, first, len, served: 0 })
     }
 
     /// Waits for the beginning of HTTP/2; None when the client begins something else, or leaves.
@@ -32,7 +38,7 @@ impl<S: AsyncRead + Unpin> HandshakenStream<S> {
                 return None;
             }
         }
-        Some(HandshakenStream { stream, unread: PREFACE })
+        Some(HandshakenStream { stream, first, len: read, served: 0 })
     }
 }
 
@@ -42,13 +48,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for HandshakenStream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let unread = self.unread;
-        if unread.is_empty() {
+        if self.served == self.len {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
-        let (now, later) = unread.split_at(unread.len().min(buf.remaining()));
-        buf.put_slice(now);
-        self.unread = later;
+        let until = self.len.min(self.served + buf.remaining());
+        buf.put_slice(&self.first[self.served..until]);
+        self.served = until;
         Poll::Ready(Ok(()))
     }
 }
@@ -113,6 +118,23 @@ mod tests {
             stream.read_to_end(&mut all).await.unwrap();
             assert_eq!([&first[..], &all].concat(), [PREFACE, b"SETTINGS"].concat(), "{at}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_bytes_of_a_request_are_replayed_before_the_rest() {
+        for request in ["G", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"] {
+            let (near, mut far) = duplex(1 << 10);
+            far.write_all(request.as_bytes()).await.unwrap();
+            drop(far);
+            let mut stream = HandshakenStream::over_http1(near).await.unwrap();
+            let (mut first, mut all) = ([0; 1], String::new());
+            stream.read_exact(&mut first).await.unwrap();
+            stream.read_to_string(&mut all).await.unwrap();
+            assert_eq!(format!("{}{all}", char::from(first[0])), request);
+        }
+        let (near, far) = duplex(1 << 10);
+        drop(far);
+        assert!(HandshakenStream::over_http1(near).await.is_none(), "it has left");
     }
 
     #[tokio::test(start_paused = true)]

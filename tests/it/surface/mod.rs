@@ -10,6 +10,7 @@ mod metrics;
 mod policies;
 mod routes;
 mod stored;
+mod replaced;
 mod told;
 
 use pd_proxy::sim::{Engine, EngineSpec, ObservedRequest, Role};
