@@ -14,7 +14,7 @@
 //! times that grow.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header};
@@ -122,11 +122,16 @@ pub(super) fn fetched_or_told(dialect: Dialect, status: StatusCode) -> bool {
     status.is_success() || dialect.tells_of_refusals() && matches!(status.as_u16(), 400 | 404 | 422 | 503)
 }
 
-/// The time for which an engine asks to be spared. A date is not read: engines and their proxies
-/// send seconds.
+/// The time for which an engine asks to be spared: seconds or a date (RFC 9110 §10.2.3). A date
+/// counts from that of the answer, where there is one: clocks differ.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    let sent = headers.get(header::DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    Some(until.duration_since(sent.unwrap_or_else(SystemTime::now)).unwrap_or_default())
 }
 
 /// Passes a refusal on if it is about the request, with the headers that may go out.
@@ -316,5 +321,30 @@ impl Relay {
             self.fleet.ask_for_lists(LISTS_PAUSE_MS);
         }
         self.fleet.contradicted(by, at_once);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let read = |after: &'static str, date: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(after));
+            headers.insert(header::DATE, HeaderValue::from_static(date));
+            retry_after(&headers).map(|wait| wait.as_secs())
+        };
+        // The date of RFC 9110's own example, and half a minute before it.
+        let (then, before) = ("Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:29 GMT");
+        assert_eq!((read("120", before), read(" 7 ", before)), (Some(120), Some(7)));
+        assert_eq!((read(then, before), read(before, then)), (Some(30), Some(0)));
+        assert_eq!(read(then, "yesterday"), Some(0), "by our own clock it is past");
+        for nonsense in ["", "soon", "-1", "1.5", "Fri, 31 Dec 1999"] {
+            assert_eq!(read(nonsense, before), None, "{nonsense}");
+        }
     }
 }

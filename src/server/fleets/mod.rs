@@ -342,10 +342,13 @@ impl Gateway {
                 None => "several fleets are served: name one".to_owned(),
             };
             let known: Vec<&str> = fleets.iter().map(|fleet| &*fleet.name).collect();
-            let message = format!("{said}; they are {}", known.join(", "));
+            let message = format!("{said}; those with engines are {}", known.join(", "));
             Error::new(Kind::InvalidField, message).param("fleet")
         })
     }
+                Some(name) if fleets.any_named(name).is_some() => {
+                    format!("the fleet `{}` is an API elsewhere and has no engines", printable(name))
+                }
 
     /// Chooses the fleet for a request of `caller` for this model.
     ///
