@@ -35,7 +35,7 @@ use crate::relay::response_owners::Kept;
 use crate::relay::resume::Room;
 use crate::relay::reusable_kv::Offers;
 use crate::server::fleets::{EngineAccess, RemoteApi, ServedFleet};
-use crate::server::{Via, Waiting};
+use crate::server::{Moves, Via, Waiting};
 use crate::tokenization::{Asker, Prompts};
 use crate::upstream::{Connector, Dial, Upstream};
 use crate::util::swap::Live;
@@ -167,6 +167,7 @@ impl RunningFleet {
             control,
             access,
             waiting,
+            moves: Moves::default(),
             last_models: Live::new(None),
             remote,
         });

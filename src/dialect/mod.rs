@@ -34,7 +34,7 @@ pub mod prefilled;
 pub mod refusal_event;
 pub mod resume;
 pub mod returned;
-mod sglang;
+pub mod sglang;
 pub mod shape;
 pub mod signs;
 pub mod streamed_handoff;

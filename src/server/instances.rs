@@ -25,8 +25,8 @@ use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, body, reply};
 
 /// Between looks at whether engines are drained, and the longest that a caller may wait for it.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
-const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
+pub(super) const DRAIN_LOOK: Duration = Duration::from_millis(20);
+pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
 
 /// A change with its list of engines.
 const CHANGE_BYTES: usize = 64 << 10;
@@ -74,6 +74,9 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
             let wrong = Error::new(Kind::InvalidField, format!("`{endpoint}`: {why}")).param("instances");
             return reply::error(&wrong);
         }
+    }
+    if let Some(refusal) = change.endpoints.iter().find_map(|it| fleet.moves.make_way(it)) {
+        return reply::error(&refusal);
     }
     // In a task of its own: a caller that hangs up must not leave half of its list undone.
     let joining = gateway.tasks.spawn(join(gateway.clone(), change));
@@ -159,6 +162,9 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     // another fleet has would go on to get requests.
     let elsewhere = endpoints.iter().filter(|endpoint| !fleet.has(role, endpoint));
     if let Some(refusal) = elsewhere.filter_map(|it| refuse_others(&gateway, &fleet, it)).next() {
+        return reply::error(&refusal);
+    }
+    if let Some(refusal) = endpoints.iter().find_map(|it| fleet.moves.make_way(it)) {
         return reply::error(&refusal);
     }
     let mut known: Vec<&Endpoint> = Vec::new();
@@ -250,25 +256,26 @@ impl Waiting {
 
 impl ServedFleet {
     /// True if any of these still has work and is to leave.
-    fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
+    pub(super) fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
         self.relay.fleet.sweep(role);
         let members = self.relay.fleet.members(role);
         members.iter().any(|it| it.draining() && endpoints.contains(&it.endpoint()))
     }
 
     /// True if this is an engine of the fleet, or is to become one.
-    fn has(&self, role: Role, endpoint: &Endpoint) -> bool {
+    pub(super) fn has(&self, role: Role, endpoint: &Endpoint) -> bool {
         let members = self.relay.fleet.members(role);
         let is_waiting = || self.waiting.askers(role, endpoint).is_some();
         members.iter().any(|it| it.endpoint() == endpoint) || is_waiting()
     }
 
-    fn serves(&self, role: Role, endpoint: &Endpoint) -> bool {
+    pub(super) fn serves(&self, role: Role, endpoint: &Endpoint) -> bool {
         let members = self.relay.fleet.members(role);
         members.iter().any(|it| !it.draining() && it.endpoint() == endpoint)
     }
 
-    async fn answers(&self, endpoint: &Endpoint) -> bool {
+    /// True if it lists its models.
+    pub(super) async fn answers(&self, endpoint: &Endpoint) -> bool {
         let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.access.now().probe_time);
         if let Some(authorization) = &self.access.now().authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());

@@ -5,8 +5,8 @@ pub mod admin;
 mod alias_answer;
 mod auth;
 mod begun;
-mod body;
 mod bind;
+mod body;
 mod body_memory;
 mod cors;
 mod csrf;
@@ -27,14 +27,15 @@ mod loop_guard;
 mod members;
 mod metaserver;
 mod models;
+mod moves;
 mod one_engine;
 mod openai;
 mod openapi;
 mod operator_access;
 mod page;
+mod passed;
 mod passthrough;
 mod passthrough_accounting;
-mod passed;
 mod passthrough_body;
 mod payload;
 mod plain_path;
@@ -70,18 +71,19 @@ use crate::util::swap::Live;
 
 use fleets::Fleets;
 
+pub use bind::{Bound, ListenError, Place, bind, bind_admin};
 pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;
 pub use listen::serve;
-pub use bind::{Bound, ListenError, Place, bind, bind_admin};
 pub use loop_guard::Via;
+pub use moves::Moves;
 pub use operator_access::open_routes;
 pub use page::Served;
+pub use passed::{PassedError, PassedSockets};
 pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
 
 /// State that the handlers share.
-pub use passed::{PassedError, PassedSockets};
 #[derive(Debug)]
 pub struct Gateway {
     /// The fleets that are served.

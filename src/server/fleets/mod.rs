@@ -20,6 +20,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::relay::Relay;
 use crate::server::instances::Waiting;
+use crate::server::moves::Moves;
 use crate::server::{Gateway, auth, printable};
 use crate::util::swap::Live;
 use lists::ListReadings;
@@ -45,6 +46,8 @@ pub struct ServedFleet {
     pub access: Live<EngineAccess>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
+    /// Engines on their way from one role to the other.
+    pub moves: Moves,
     /// The list of models that its engines gave last; for a time when none answers.
     pub last_models: Live<Option<Bytes>>,
     /// Routes of somebody else's API, if the fleet is one; it is asked as a fall-back alone.
@@ -338,6 +341,9 @@ impl Gateway {
         };
         found.cloned().ok_or_else(|| {
             let said = match name {
+                Some(name) if fleets.any_named(name).is_some() => {
+                    format!("the fleet `{}` is an API elsewhere and has no engines", printable(name))
+                }
                 Some(name) => format!("there is no fleet `{}`", printable(name)),
                 None => "several fleets are served: name one".to_owned(),
             };
@@ -346,9 +352,6 @@ impl Gateway {
             Error::new(Kind::InvalidField, message).param("fleet")
         })
     }
-                Some(name) if fleets.any_named(name).is_some() => {
-                    format!("the fleet `{}` is an API elsewhere and has no engines", printable(name))
-                }
 
     /// Chooses the fleet for a request of `caller` for this model.
     ///

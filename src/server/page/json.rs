@@ -83,6 +83,7 @@ fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
         "loads": loads::loads(&fleets),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
+        "moves": fleets.iter().flat_map(|fleet| fleet.moves.to_json()).collect::<Vec<_>>(),
         "pools": fleets.iter().filter_map(|fleet| pool(&fleet.relay)).collect::<Vec<_>>(),
         "decisions": decisions.iter().map(decisions::decision).collect::<Vec<_>>(),
     });

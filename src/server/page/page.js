@@ -312,6 +312,20 @@ function modelsOf(now) {
   return names.size > 0 ? Array.from(names).sort() : ['MODEL'];
 }
 
+const MOVES = {
+  draining: 'finishes its requests',
+  switching: 'is told its role',
+  probing: 'is asked if it is there',
+  kept: 'stays as it was',
+  lost: 'is in neither role',
+};
+
+function showMoves(moves) {
+  $('moves').hidden = moves.length === 0;
+  const told = moves.map(it => `${it.instance}, on its way from ${it.from} to ${it.to}, ${MOVES[it.step] || it.step}${it.cause ? `: ${it.cause}` : ''}.`);
+  text($('moves'), told.join(' '));
+}
+
 function show(now) {
   const {gateway} = now;
   showTry(now);
@@ -330,6 +344,7 @@ function show(now) {
   showEngines(now.engines);
   $('left-out').hidden = now.engines_left_out === 0;
   text($('left-out'), `${count(now.engines_left_out)} more engines are not shown.`);
+  showMoves(now.moves || []);
   showGateways(now);
   showPools(now.pools);
   text($('decisions').caption.querySelector('.count'), now.decisions.length ? `${now.decisions.length}, newest first` : '');

@@ -10,7 +10,7 @@ use super::{Answer, Body, Document, Key, Listener, Passage, Row, Stored};
 use crate::dialect::Api;
 use crate::fleet::Role;
 use crate::server::openai::Route;
-use crate::server::{admin, explain, instances, members, metaserver, models, page, readiness};
+use crate::server::{admin, explain, instances, members, metaserver, models, moves, page, readiness};
 
 const GET: &[Method] = &[Method::GET];
 const POST: &[Method] = &[Method::POST];
@@ -194,6 +194,9 @@ pub(in crate::server) static TABLE: &[Row] = &[
         .on(Listener::Operators, Key::Admin)
         .with(Body::Json),
     own("/instances/add", POST, |by| on(by, instances::add), "Takes engines in.")
+        .on(Listener::Operators, Key::Admin)
+        .with(Body::Json),
+    own("/instances/move", POST, |by| on(by, moves::move_engine), "Moves an engine into the other role.")
         .on(Listener::Operators, Key::Admin)
         .with(Body::Json),
     own("/instances/remove", POST, |by| on(by, instances::remove), "Takes members out.")

@@ -8,6 +8,7 @@ mod ids;
 mod instances;
 mod metrics;
 mod policies;
+mod moves;
 mod routes;
 mod stored;
 mod replaced;

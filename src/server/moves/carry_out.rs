@@ -1,0 +1,123 @@
+//! The steps of a move, one after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, header};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Step, Turn};
+use crate::dialect::Dialect;
+use crate::dialect::sglang::{self, Switched};
+use crate::server::fleets::ServedFleet;
+use crate::server::instances::DRAIN_LOOK;
+use crate::tokenization::exchange::{authorized, exchange};
+
+/// Limit for the switch of a role: SGLang builds its queues anew and may capture graphs, for which
+/// its own test waits so long.
+const SWITCH_TIME: Duration = Duration::from_secs(180);
+
+/// Bytes of the answer to it that are read.
+const ANSWER_BYTES: usize = 16 << 10;
+
+/// A move to carry out.
+pub(super) struct Errand {
+    pub(super) turn: Turn,
+    pub(super) fleet: Arc<ServedFleet>,
+    /// Hears the steps.
+    pub(super) step: Arc<watch::Sender<Step>>,
+    /// The longest that it may drain.
+    pub(super) drain: Duration,
+    /// Further members of what the engine is told.
+    pub(super) switch: Map<String, Value>,
+    /// Cancelled when the gateway ends.
+    pub(super) stop: CancellationToken,
+}
+
+impl Errand {
+    /// Moves the engine; its old role it has left already.
+    pub(super) async fn run(self) {
+        let stop = self.stop.clone();
+        let end = tokio::select! {
+            end = self.take() => end,
+            () = stop.cancelled() => Step::Lost("the gateway ends".to_owned()),
+        };
+        let Turn { engine, from, to } = &self.turn;
+        let members = &self.fleet.relay.fleet;
+        match &end {
+            Step::Joined => drop(members.add(*to, engine.clone())),
+            Step::Kept(_) => drop(members.add(*from, engine.clone())),
+            _ => {}
+        }
+        let (from, to) = (from.name(), to.name());
+        match end.cause() {
+            None => tracing::info!(%engine, from, to, "moved"),
+            Some(cause) => tracing::warn!(%engine, from, to, step = end.name(), "not moved: {cause}"),
+        }
+        members.show(&self.fleet.relay.meters);
+        self.fleet.moves.end(&self.turn, &self.step, end);
+    }
+
+    async fn take(&self) -> Step {
+        if let Err(end) = self.wait_for_drain().await {
+            return end;
+        }
+        self.step.send_replace(Step::Switching);
+        if let Err(end) = self.tell_role().await {
+            return end;
+        }
+        self.step.send_replace(Step::Probing);
+        self.probe().await
+    }
+
+    async fn wait_for_drain(&self) -> Result<(), Step> {
+        let Turn { engine, from, .. } = &self.turn;
+        let until = Instant::now() + self.drain;
+        while self.fleet.any_drains(*from, &[engine]) {
+            if Instant::now() >= until {
+                let ms = self.drain.as_millis();
+                return Err(Step::Kept(format!("it still had requests after {ms} ms (wait_ms)")));
+            }
+            sleep(DRAIN_LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Tells an SGLang server its new role; others serve in either as they are.
+    async fn tell_role(&self) -> Result<(), Step> {
+        if self.fleet.relay.speech.now().dialect != Dialect::Sglang {
+            return Ok(());
+        }
+        let access = self.fleet.access.now();
+        let url = self.turn.engine.url(sglang::SWITCH_PATH);
+        let call = authorized(self.fleet.control.post(url), access.authorization.as_ref())
+            .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .body(sglang::switch_body(self.turn.to.name(), self.switch.clone()))
+            .timeout(SWITCH_TIME);
+        let path = sglang::SWITCH_PATH;
+        match exchange(call, SWITCH_TIME, ANSWER_BYTES).await {
+            Err(why) => Err(Step::Lost(format!("{path}: {why}"))),
+            Ok((status, body)) => match sglang::read_switch(status.as_u16(), &body) {
+                Switched::Done => Ok(()),
+                Switched::Unchanged(why) => Err(Step::Kept(format!("{path}: {why}"))),
+                Switched::Unknown(why) => Err(Step::Lost(format!("{path}: {why}"))),
+            },
+        }
+    }
+
+    async fn probe(&self) -> Step {
+        let access = self.fleet.access.now();
+        for attempt in 0..access.probe_attempts.max(1) {
+            if attempt > 0 {
+                sleep(access.probe_interval).await;
+            }
+            if self.fleet.answers(&self.turn.engine).await {
+                return Step::Joined;
+            }
+        }
+        Step::Lost("it did not answer /v1/models (fleet.probe_attempts)".to_owned())
+    }
+}
