@@ -124,6 +124,7 @@ pub fn engine_access(config: &Config) -> Result<EngineAccess, KeyError> {
         probe_attempts: fleet.probe_attempts,
         probe_interval: ms(fleet.probe_interval_ms),
         keep_alive: ms(config.stream.keep_alive_ms),
+        priority_scheduling: config.engine.priority_scheduling,
         model: fleet.model.clone(),
         aliases: fleet.aliases().into_iter().map(alias).collect(),
     })

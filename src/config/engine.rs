@@ -30,5 +30,8 @@ section! {
         /// The name that their certificates must have, where it is not the host that is connected
         /// to.
         tls_name: Option<String> = None, AfterRestart, Rule::Judged(file_fault);
+        /// True if they run with `--scheduling-policy priority`: vLLM's `priority` is then that of
+        /// the client's key, or a later one if the client asks for it.
+        priority_scheduling: bool = false, AtOnce;
     }
 }

@@ -31,6 +31,7 @@ pub mod offers;
 mod one_token;
 mod patch;
 pub mod prefilled;
+pub mod priority;
 pub mod refusal_event;
 pub mod resume;
 pub mod returned;

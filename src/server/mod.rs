@@ -39,6 +39,7 @@ mod passthrough_accounting;
 mod passthrough_body;
 mod payload;
 mod plain_path;
+mod priority;
 mod readiness;
 mod refusal_votes;
 pub mod reply;

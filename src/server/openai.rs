@@ -11,7 +11,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
 
-use crate::auth::Caller;
+use crate::auth::{Caller, Priority};
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::usage::TokenCounts;
 use crate::dialect::{Api, Shape, guard, media};
@@ -29,6 +29,7 @@ use crate::server::every_engine::without_fleet;
 use crate::server::fallback::{Fallback, FleetAnswer};
 use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, NamedTarget, RequestTies};
 use crate::server::keep_alive::{KeepAlive, mark_stream};
+use crate::server::priority::{self, Claimant};
 use crate::server::response_lookup::{self, ResponseSearch};
 use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, fallback, headers, reply};
 use crate::trace::{self, Span};
@@ -166,6 +167,8 @@ pub(super) struct ClientRequest {
     shape: Shape,
     /// Its path is that of SageMaker, where a header may name the model.
     by_body: bool,
+    /// Class of its key.
+    class: Priority,
     arrived: Instant,
 }
 
@@ -178,6 +181,10 @@ impl ClientRequest {
         if let Some(alias) = &chosen.alias {
             self.body = gateway.scan(alias_answer::with_model(&self.body, alias))?;
             self.shape.model = Some(alias.model.as_ref().into());
+        }
+        if priority::is_told(&chosen.fleet) {
+            let claimant = Claimant { class: self.class, headers: &self.head.headers };
+            self.body = gateway.scan(claimant.grant(&self.body))?;
         }
         let relay = &chosen.fleet.relay;
         if let Some(why) = relay.speech.now().dialect.api_refusal(self.api) {
@@ -197,7 +204,7 @@ impl ClientRequest {
         chosen: &ChosenFleet,
         ledger: &mut Ledger,
     ) -> Result<ReceivedRequest, Error> {
-        let ClientRequest { api, head, target, body, shape, by_body, arrived } = self;
+        let ClientRequest { api, head, target, body, shape, by_body, arrived, .. } = self;
         let fleet = &chosen.fleet;
         let id = ledger.id().to_owned();
         let is_named = head.headers.contains_key(headers::REQUEST_ID);
@@ -216,6 +223,7 @@ impl ClientRequest {
             }
         };
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        priority::remove_claim(fleet, &mut headers);
         if fleet.remote.is_none() {
             if by_body && let Some(adapter) = Adapter::of(&head.headers)? {
                 adapter.onto(&mut headers, chosen.alias.as_ref().map(|alias| &*alias.model));
@@ -306,7 +314,8 @@ async fn prepare(
         gateway.meters.fell_back(&fleet.name, fallback::NO_ENGINE);
         ledger.falls_back(&relay.meters, None, fallback::NO_ENGINE);
     }
-    let client = ClientRequest { api, head, target, body, shape, by_body, arrived };
+    let class = caller.grants.priority;
+    let client = ClientRequest { api, head, target, body, shape, by_body, class, arrived };
     // What a response goes on from is nowhere else.
     let route = chosen.route.as_ref().filter(|route| before.is_none() && route.has_fallback());
     let spare = route.map(|route| (Box::new(client.clone()), route.clone()));

@@ -23,6 +23,7 @@ use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::passthrough_body::PassthroughBody;
 use crate::server::payload::Payload;
 use crate::server::plain_path::is_plain;
+use crate::server::priority::{self, Claimant};
 use crate::server::response_lookup::{self, KeptResponse, ResponseSearch};
 use crate::server::stream_end::StreamEnd;
 use crate::server::table::{self, Passage, Stored};
@@ -249,9 +250,21 @@ impl ClientRequest {
     /// The payload as engines of a fleet take it.
     fn payload_for(&self, gateway: &Gateway, chosen: &ChosenFleet) -> Result<Payload, Error> {
         check_generates(&chosen.fleet, &self.passage)?;
-        match chosen.alias.as_ref().filter(|_| self.payload.names_model()) {
-            Some(alias) => self.payload.clone().with_model(gateway, alias),
-            None => Ok(self.payload.clone()),
+        let payload = match chosen.alias.as_ref().filter(|_| self.payload.names_model()) {
+            Some(alias) => self.payload.clone().with_model(gateway, alias)?,
+            None => self.payload.clone(),
+        };
+        let caller = auth::caller(gateway, &self.head.extensions);
+        let claimant = Claimant { class: caller.grants.priority, headers: &self.head.headers };
+        match payload {
+            Payload::Json(body) if priority::is_told(&chosen.fleet) => {
+                let body = match self.passage.generates || claimant.claims(&body) {
+                    true => gateway.scan(claimant.grant(&body))?,
+                    false => body,
+                };
+                Ok(Payload::Json(body))
+            }
+            payload => Ok(payload),
         }
     }
 
@@ -359,6 +372,7 @@ fn engine_headers(
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
+    priority::remove_claim(fleet, &mut headers);
     if let Some(scope) = account.scope().filter(|_| fleet.remote.is_none()) {
         scope.onto(&mut headers);
     }

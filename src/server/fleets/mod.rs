@@ -89,6 +89,8 @@ pub struct EngineAccess {
     pub probe_interval: Duration,
     /// Interval of comments in a stream whose answer is not there yet; zero = none.
     pub keep_alive: Duration,
+    /// True if engines schedule by priority, and are told that of a request's key.
+    pub priority_scheduling: bool,
     /// The model that is served. Of a gateway with one fleet, the one that requests must name.
     pub model: Option<String>,
     /// Further names of models.

@@ -2,6 +2,7 @@
 
 mod limits;
 mod overload;
+mod priorities;
 mod responses;
 #[cfg(feature = "share")]
 mod told_responses;
