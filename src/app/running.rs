@@ -35,7 +35,7 @@ use crate::relay::response_owners::Kept;
 use crate::relay::resume::Room;
 use crate::relay::reusable_kv::Offers;
 use crate::server::fleets::{EngineAccess, RemoteApi, ServedFleet};
-use crate::server::{Moves, Via, Waiting};
+use crate::server::{Asleep, Moves, Via, Waiting};
 use crate::tokenization::{Asker, Prompts};
 use crate::upstream::{Connector, Dial, Upstream};
 use crate::util::swap::Live;
@@ -168,6 +168,7 @@ impl RunningFleet {
             access,
             waiting,
             moves: Moves::default(),
+            asleep: Asleep::default(),
             last_models: Live::new(None),
             remote,
         });

@@ -6,6 +6,7 @@
 //! alike; else 502, which scripts notice that look at no more than the status.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -18,7 +19,9 @@ use serde_json::{Value, json};
 use crate::dialect::guard;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
+use crate::server::asleep::{self, Rested};
 use crate::server::fleets::ServedFleet;
+use crate::server::instances::DRAIN_WAIT;
 use crate::server::{Gateway, body, instances, printable, reply};
 use crate::tokenization::exchange::{authorized, exchange};
 
@@ -34,9 +37,11 @@ const ORDER_BYTES: usize = 1 << 20;
 /// After these an engine's prefix cache is empty.
 const EMPTYING: [&str; 4] = ["/reset_prefix_cache", "/flush_cache", "/sleep", "/release_memory_occupation"];
 
-/// Members of the query that name the roles and the fleet; engines don't see them.
+/// Members of the query that name the roles, the fleet and the time to drain; engines don't see
+/// them.
 const ROLE: &str = "role=";
 const FLEET: &str = "fleet=";
+const DRAIN: &str = "drain_ms=";
 
 /// Orders about a model, which only one fleet can know.
 const OF_ONE_FLEET: [&str; 4] =
@@ -50,6 +55,8 @@ pub(super) struct Order {
     path: String,
     query: String,
     roles: &'static [Role],
+    /// The longest that each engine may drain before it is asked; None = it is asked at once.
+    drain: Option<Duration>,
     kind: Option<HeaderValue>,
     /// Header of the caller, for fleets without a key of their own.
     authorization: Option<HeaderValue>,
@@ -124,7 +131,8 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
         return Err(Box::new(refusal));
     }
     let named = named_fleet(head.uri.query().unwrap_or_default());
-    let (roles, query) = roles(&named.rest).map_err(refuse)?;
+    let drained = DrainQuery::read(head.uri.path(), &named.rest).map_err(refuse)?;
+    let (roles, query) = roles(&drained.rest).map_err(refuse)?;
     let fleets = match &named.fleet {
         None if !OF_ONE_FLEET.contains(&head.uri.path()) => gateway.fleets().iter().cloned().collect(),
         name => vec![gateway.fleet_for_operator(name.as_deref()).map_err(refuse)?],
@@ -142,10 +150,38 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
         path: head.uri.path().to_owned(),
         query,
         roles,
+        drain: drained.limit,
         kind,
         authorization: head.headers.get(header::AUTHORIZATION).cloned(),
         body,
     })
+}
+
+/// An order to one engine.
+struct Question {
+    call: reqwest::RequestBuilder,
+    drain: Option<Duration>,
+    wakes: bool,
+}
+
+impl Question {
+    async fn ask(self, fleet: Arc<ServedFleet>, engine: Rested) -> Outcome {
+        let time = fleet.relay.settings.now().answer;
+        let Rested { instance, roles } = engine.clone();
+        if let Some(limit) = self.drain
+            && let Err(why) = fleet.rest(&engine, limit).await
+        {
+            return Outcome { fleet, instance, roles, answer: Err(why) };
+        }
+        let answer = exchange(self.call, time, ANSWER_BYTES).await;
+        let outcome = Outcome { fleet, instance, roles, answer };
+        if self.drain.is_some() {
+            outcome.fleet.rested(engine, outcome.is_success());
+        } else if self.wakes && outcome.is_success() {
+            outcome.fleet.wake(outcome.instance.endpoint()).await;
+        }
+        outcome
+    }
 }
 
 /// Asks every member, and forgets what those had cached that have emptied their cache.
@@ -157,12 +193,9 @@ pub(super) async fn carry_out(order: Order) -> Vec<Outcome> {
             fleet.relay.offers.clear();
         }
         for (instance, roles) in members(fleet, order.roles) {
-            let (call, time) = (call(fleet, &order, &instance), fleet.relay.settings.now().answer);
-            let fleet = fleet.clone();
-            asked.push(async move {
-                let answer = exchange(call, time, ANSWER_BYTES).await;
-                Outcome { fleet, instance, roles, answer }
-            });
+            let (call, fleet) = (call(fleet, &order, &instance), fleet.clone());
+            let question = Question { call, drain: order.drain, wakes: asleep::wakes(&order.path) };
+            asked.push(question.ask(fleet, Rested { instance, roles }));
         }
     }
     let mut outcomes: Vec<Outcome> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
@@ -201,8 +234,8 @@ fn call(fleet: &ServedFleet, order: &Order, instance: &Instance) -> reqwest::Req
     call.timeout(fleet.relay.settings.now().answer)
 }
 
-/// The members of these roles, those that drain included; an engine with several roles is asked
-/// once.
+/// The members of these roles, those that drain and those that sleep included; an engine with
+/// several roles is asked once.
 fn members(fleet: &ServedFleet, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>)> {
     let mut all: Vec<(Arc<Instance>, Vec<Role>)> = Vec::new();
     for role in roles {
@@ -213,7 +246,40 @@ fn members(fleet: &ServedFleet, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>
             }
         }
     }
+    for Rested { instance, roles } in fleet.asleep.of_roles(roles) {
+        if !all.iter().any(|(known, _)| known.endpoint() == instance.endpoint()) {
+            all.push((instance, roles));
+        }
+    }
     all
+}
+
+/// A query without the time for which engines drain.
+struct DrainQuery {
+    limit: Option<Duration>,
+    rest: String,
+}
+
+impl DrainQuery {
+    /// Reads `drain_ms`, which orders have after which an engine serves nothing.
+    fn read(path: &str, query: &str) -> Result<DrainQuery, Error> {
+        let (named, rest): (Vec<&str>, Vec<&str>) =
+            query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(DRAIN));
+        let rest = rest.join("&");
+        let wrong = |message: String| Error::new(Kind::InvalidField, message).param("drain_ms");
+        let value = match named.as_slice() {
+            [] => return Ok(DrainQuery { limit: None, rest }),
+            [one] if asleep::rests(path) => one.strip_prefix(DRAIN).unwrap_or_default(),
+            [_] => return Err(wrong(format!("{path} drains nothing: leave it out"))),
+            _ => return Err(wrong("expected once".to_owned())),
+        };
+        let limit = value.parse().ok().map(Duration::from_millis).filter(|limit| *limit <= DRAIN_WAIT);
+        let most_ms = DRAIN_WAIT.as_millis();
+        match limit {
+            Some(limit) => Ok(DrainQuery { limit: Some(limit), rest }),
+            None => Err(wrong(format!("expected a number of milliseconds from 0 to {most_ms}"))),
+        }
+    }
 }
 
 /// A query without the fleet that it names.
@@ -310,6 +376,26 @@ mod tests {
                 error.contains("role=prefill") && error.contains(bad.split('&').next().unwrap()),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn time_to_drain_is_for_orders_that_end_service() {
+        let read = |path: &str, query: &str| {
+            DrainQuery::read(path, query).map(|it| (it.limit.map(|limit| limit.as_millis()), it.rest))
+        };
+        assert_eq!(read("/sleep", "level=1").unwrap(), (None, "level=1".to_owned()));
+        assert_eq!(
+            read("/sleep", "level=1&drain_ms=500&role=all").unwrap(),
+            (Some(500), "level=1&role=all".to_owned())
+        );
+        for (path, query) in [
+            ("/sleep", "drain_ms="),
+            ("/sleep", "drain_ms=3600001"),
+            ("/sleep", "drain_ms=1&drain_ms=1"),
+            ("/wake_up", "drain_ms=1"),
+        ] {
+            assert!(read(path, query).is_err(), "{path} {query}");
         }
     }
 

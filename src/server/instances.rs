@@ -78,6 +78,9 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
     if let Some(refusal) = change.endpoints.iter().find_map(|it| fleet.moves.make_way(it)) {
         return reply::error(&refusal);
     }
+    for endpoint in &change.endpoints {
+        fleet.asleep.forget(endpoint);
+    }
     // In a task of its own: a caller that hangs up must not leave half of its list undone.
     let joining = gateway.tasks.spawn(join(gateway.clone(), change));
     match joining.await {
@@ -169,7 +172,7 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     }
     let mut known: Vec<&Endpoint> = Vec::new();
     for endpoint in &endpoints {
-        let waited = fleet.waiting.forget(role, endpoint);
+        let waited = fleet.waiting.forget(role, endpoint) | fleet.asleep.forget(endpoint);
         if fleet.relay.fleet.remove(role, endpoint) != Removal::Unknown || waited {
             known.push(endpoint);
         }

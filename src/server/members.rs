@@ -16,9 +16,10 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
         return refusal;
     }
     let fleets = gateway.fleets();
-    let (mut all, mut moves) = (Vec::new(), Vec::new());
+    let (mut all, mut moves, mut asleep) = (Vec::new(), Vec::new(), Vec::new());
     for served in fleets.iter() {
         moves.extend(served.moves.to_json());
+        asleep.extend(served.asleep.to_json());
         let fleet = &served.relay.fleet;
         let now_ms = fleet.now_ms();
         for instance in Role::ALL.iter().flat_map(|role| fleet.members(*role).to_vec()) {
@@ -29,7 +30,7 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
             all.push(entry);
         }
     }
-    reply::json(StatusCode::OK, json!({ "instances": all, "moves": moves }).to_string())
+    reply::json(StatusCode::OK, json!({ "instances": all, "moves": moves, "asleep": asleep }).to_string())
 }
 
 fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {

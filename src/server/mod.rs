@@ -3,6 +3,7 @@
 mod adapter;
 pub mod admin;
 mod alias_answer;
+mod asleep;
 mod auth;
 mod begun;
 mod bind;
@@ -72,6 +73,7 @@ use crate::util::swap::Live;
 
 use fleets::Fleets;
 
+pub use asleep::Asleep;
 pub use bind::{Bound, ListenError, Place, bind, bind_admin};
 pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;

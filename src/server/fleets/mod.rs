@@ -19,6 +19,7 @@ use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::relay::Relay;
+use crate::server::asleep::Asleep;
 use crate::server::instances::Waiting;
 use crate::server::moves::Moves;
 use crate::server::{Gateway, auth, printable};
@@ -48,6 +49,8 @@ pub struct ServedFleet {
     pub waiting: Waiting,
     /// Engines on their way from one role to the other.
     pub moves: Moves,
+    /// Engines that sleep, out of the choice.
+    pub asleep: Asleep,
     /// The list of models that its engines gave last; for a time when none answers.
     pub last_models: Live<Option<Bytes>>,
     /// Routes of somebody else's API, if the fleet is one; it is asked as a fall-back alone.

@@ -2,16 +2,17 @@
 //! rarely ask.
 
 mod alone;
+mod asleep;
 mod cors;
 mod health;
 mod ids;
 mod instances;
 mod metrics;
-mod policies;
 mod moves;
+mod policies;
+mod replaced;
 mod routes;
 mod stored;
-mod replaced;
 mod told;
 
 use pd_proxy::sim::{Engine, EngineSpec, ObservedRequest, Role};

@@ -1,0 +1,109 @@
+//! Engines that sleep or pause: out of the choice before, back after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use serde_json::{Value, json};
+
+use crate::common::client;
+use crate::common::raw_engine::{Front, RawEngine, answer};
+
+use super::moves::busy_decoder;
+use super::{CHAT, chat};
+
+const MODELS: &str = r#"{"object":"list","data":[{"id":"sim","object":"model"}]}"#;
+
+/// Answers as vLLM 0.32 with `VLLM_SERVER_DEV_MODE` does. `refuses`: it can't sleep.
+async fn vllm(refuses: bool) -> RawEngine {
+    let [sleeps, pauses] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    RawEngine::start(move |asked| match (asked.path(), asked.target.contains("tags=weights")) {
+        ("/sleep", _) if refuses => answer(500, r#"{"error":"no"}"#),
+        ("/sleep", _) => {
+            sleeps.store(true, SeqCst);
+            answer(200, r#"{"status":"sleeping","level":1}"#)
+        }
+        ("/wake_up", true) => answer(200, r#"{"status":"sleeping","tags":["weights"]}"#),
+        ("/wake_up", false) => {
+            sleeps.store(false, SeqCst);
+            answer(200, r#"{"status":"awake","tags":null}"#)
+        }
+        ("/is_sleeping", _) => answer(200, &json!({"is_sleeping": sleeps.load(SeqCst)}).to_string()),
+        ("/pause", _) => {
+            pauses.store(true, SeqCst);
+            answer(200, r#"{"status":"paused"}"#)
+        }
+        ("/resume", _) => {
+            pauses.store(false, SeqCst);
+            answer(200, r#"{"status":"resumed"}"#)
+        }
+        ("/is_paused", _) => answer(200, &json!({"is_paused": pauses.load(SeqCst)}).to_string()),
+        ("/v1/models", _) => answer(200, MODELS),
+        _ => answer(404, "{}"),
+    })
+    .await
+}
+
+/// Counts of prefillers, decoders and engines that sleep.
+async fn counts(front: &Front) -> [usize; 3] {
+    let told = front.get("/instances").await.json();
+    let of = |list: &str, role: &str| {
+        let all: Vec<Value> = serde_json::from_value(told[list].clone()).unwrap();
+        all.iter().filter(|it| role.is_empty() || it["type"] == role).count()
+    };
+    [of("instances", "prefill"), of("instances", "decode"), of("asleep", "")]
+}
+
+#[tokio::test]
+async fn engines_that_sleep_are_away_until_they_say_that_they_are_awake() {
+    let (one, two, decoder) = (vllm(false).await, vllm(true).await, vllm(false).await);
+    let front = Front::of(&[&one, &two], &[&decoder], |config| config.server.open_admin = true).await;
+    let order = async |path: &str| front.post(path, "").await;
+    assert_eq!(order("/sleep?level=1&role=prefill&drain_ms=60000").await.status, 502, "one of two refuses");
+    assert_eq!(counts(&front).await, [1, 1, 1], "it serves on");
+    let asked = one.seen().into_iter().find(|asked| asked.path() == "/sleep").unwrap();
+    assert_eq!(asked.target, "/sleep?level=1");
+    // Asked again, it sleeps as before.
+    assert_eq!(order("/sleep?level=1&role=prefill&drain_ms=0").await.status, 502);
+    assert_eq!(counts(&front).await, [1, 1, 1]);
+    let told = front.get("/is_sleeping?role=prefill").await.json();
+    assert_eq!(told["asked"], 2, "those that sleep are asked as well: {told}");
+    order("/wake_up?tags=weights&role=prefill").await;
+    assert_eq!(counts(&front).await, [1, 1, 1], "its cache is not there yet");
+    order("/wake_up?role=prefill").await;
+    assert_eq!(counts(&front).await, [2, 1, 0]);
+    // Without a time to drain nothing leaves.
+    order("/sleep?role=prefill").await;
+    assert_eq!(counts(&front).await, [2, 1, 0]);
+    front.end().await;
+}
+
+#[tokio::test]
+async fn engine_that_pauses_comes_back_when_it_has_resumed() {
+    let (prefiller, decoder) = (vllm(false).await, vllm(false).await);
+    let front = Front::of(&[&prefiller], &[&decoder], |config| config.server.open_admin = true).await;
+    assert_eq!(front.post("/pause?drain_ms=60000&role=decode", "").await.status, 200);
+    assert_eq!(front.post("/sleep?drain_ms=60000&role=decode", "").await.status, 200);
+    assert_eq!(counts(&front).await, [1, 0, 1]);
+    assert_eq!(front.post("/resume?role=decode", "").await.status, 200);
+    assert_eq!(counts(&front).await, [1, 0, 1], "it still sleeps");
+    assert_eq!(front.post("/wake_up?role=decode", "").await.status, 200);
+    assert_eq!(counts(&front).await, [1, 1, 0]);
+    let raw = front.post("/wake_up?drain_ms=1", "").await;
+    assert!(raw.status == 400 && raw.text().contains("drains nothing"), "{}", raw.text());
+    front.end().await;
+}
+
+#[tokio::test]
+async fn stream_ends_before_its_engine_may_rest() {
+    let (stage, mut socket, at) = busy_decoder().await;
+    let (raw, stream) =
+        tokio::join!(stage.post("/sleep?role=decode&drain_ms=600000", ""), client::read(&mut socket));
+    assert!(stream.complete && stream.done(), "{}", stream.text());
+    // Simulated engines can't sleep: they refuse, and serve on.
+    assert_eq!(raw.status, 404, "{}", raw.text());
+    assert!(stage.decoders[at].seen().iter().any(|seen| seen.path == "/sleep"));
+    assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200);
+    let hasty = stage.get("/instances").await.json();
+    assert_eq!(hasty["asleep"], json!([]));
+    stage.end().await;
+}
