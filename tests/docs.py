@@ -44,7 +44,7 @@ FOREIGN = set("""--all-features --all-targets --compatibility --enable-prefix-ca
     --decode-servers-urls --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --encode-servers-urls --example --features --foreground --fuzz-dir --generator_on_p_node
     --enable-scale-out --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port --tokenizer-mode
     --no-default-features --nocapture --override-generation-config --pd-disaggregation --path --pgo --profile --pd-hosts --pd-kv-events --pd-ports --prefill-servers-urls --prefix-caching-hash-algo
-    --prometheus-port --read-only --reps --roundrobin --rpc_port --served-model-name --show-labels --stop-timeout --tensor-parallel-size
+    --prometheus-port --read-only --reps --roundrobin --rpc_port --scheduling-policy --served-model-name --show-labels --stop-timeout --tensor-parallel-size
     --test --ulimit --vllm-pd-disaggregation --horizontal-pod-autoscaler-tolerance""".split())
 
 

@@ -34,7 +34,8 @@ const ADMIN_CONNECTIONS: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Time in which a client that is connected when a shutdown begins may still begin its first
-/// request: it sent it before it could know, and a round trip is far shorter.
+/// request: it sent it before it could know, and a round trip is far shorter. At most half of
+/// `server.drain_ms`, so that those who are silent are not cut at its end.
 const LAST_OPENING: Duration = Duration::from_secs(1);
 
 /// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
@@ -118,7 +119,8 @@ impl Face {
         for listener in self.bound.into_listeners() {
             let (front, tls) = (self.front.clone(), self.tls.clone());
             let places = places.clone();
-            let door = Door { gateway: gateway.clone(), front, tls, places, takes_queue };
+            let last_opening = LAST_OPENING.min(drain / 2);
+            let door = Door { gateway: gateway.clone(), front, tls, places, takes_queue, last_opening };
             acceptors.spawn(door.accept(listener, drain));
         }
         acceptors.join_all().await.into_iter().sum()
@@ -133,6 +135,8 @@ struct Door {
     /// Connections that the kernel has queued for the listener are taken before it closes: they
     /// would be reset.
     takes_queue: bool,
+    /// Time for clients' first requests once a shutdown has begun.
+    last_opening: Duration,
 }
 
 impl Door {
@@ -233,7 +237,7 @@ impl Door {
     async fn before_stop<T>(&self, limit: Duration, opening: impl Future<Output = Option<T>>) -> Option<T> {
         let too_late = async {
             self.gateway.stop.cancelled().await;
-            tokio::time::sleep(LAST_OPENING).await;
+            tokio::time::sleep(self.last_opening).await;
         };
         tokio::select! {
             biased;

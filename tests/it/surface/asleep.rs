@@ -1,15 +1,17 @@
 //! Engines that sleep or pause: out of the choice before, back after.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::{Value, json};
 
-use crate::common::client;
+use crate::common::client::{self, post};
 use crate::common::raw_engine::{Front, RawEngine, answer};
+use crate::common::time::eventually;
 
 use super::moves::busy_decoder;
-use super::{CHAT, chat};
+use super::{CHAT, chat, name};
 
 const MODELS: &str = r#"{"object":"list","data":[{"id":"sim","object":"model"}]}"#;
 
@@ -96,14 +98,23 @@ async fn engine_that_pauses_comes_back_when_it_has_resumed() {
 #[tokio::test]
 async fn stream_ends_before_its_engine_may_rest() {
     let (stage, mut socket, at) = busy_decoder().await;
-    let (raw, stream) =
-        tokio::join!(stage.post("/sleep?role=decode&drain_ms=600000", ""), client::read(&mut socket));
+    let busy = name(&stage.decoders[at]);
+    let told = post("/sleep?role=decode&drain_ms=600000", "");
+    let mut order = pin!(client::send(stage.gateway, &told));
+    let drains = async || {
+        let told = stage.get("/instances").await.json()["instances"].clone();
+        told.as_array().unwrap().iter().any(|it| it["instance"] == busy && it["draining"] == true)
+    };
+    // Simulated engines refuse at once what they don't know.
+    tokio::select! {
+        raw = &mut order => panic!("it was told while it had a request: {}", raw.text()),
+        () = eventually("it drains", drains) => {}
+    }
+    let (raw, stream) = tokio::join!(order, client::read(&mut socket));
     assert!(stream.complete && stream.done(), "{}", stream.text());
-    // Simulated engines can't sleep: they refuse, and serve on.
     assert_eq!(raw.status, 404, "{}", raw.text());
-    assert!(stage.decoders[at].seen().iter().any(|seen| seen.path == "/sleep"));
-    assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200);
-    let hasty = stage.get("/instances").await.json();
-    assert_eq!(hasty["asleep"], json!([]));
+    assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200, "it serves on");
+    let told = stage.get("/instances").await.json();
+    assert_eq!(told["asleep"], json!([]));
     stage.end().await;
 }
