@@ -232,6 +232,10 @@ real-pool *ARGS:
 real-turns:
     tests/real/turns.sh
 
+# Conversations whose later turns a vLLM decoder computes alone
+real-append:
+    tests/real/append.sh
+
 # A vLLM decoder killed under streams that go on
 real-resume:
     tests/real/resume.sh

@@ -14,13 +14,13 @@ use crate::control::chat_ids::ChatIdsChecker;
 use crate::control::dialect_detect::{Detector, SignClient};
 use crate::control::discovery::{Discoverer, kubernetes};
 use crate::control::health_probe::Prober;
-use crate::control::kv_events::KvEventSubscriptions;
+use crate::control::kv_events::{self, FollowedRole, KvEventSubscriptions};
 use crate::control::load_scrape::Scraper;
 use crate::control::parity::{ParityChecker, ParityHandles};
 use crate::fleet::Role;
 use crate::naming_config::Trouble;
 use crate::relay::Relay;
-use crate::relay::lookup::KvEventView;
+use crate::relay::lookup::{DecoderEventView, KvEventView};
 use crate::server::fleets::ServedFleet;
 use crate::server::{self, Gateway};
 use crate::tls::ListenerTls;
@@ -96,9 +96,13 @@ pub(super) async fn start_prompt_loops(
     tasks: &mut JoinSet<()>,
 ) -> Result<(), Trouble> {
     if let Some(events) = events {
-        let (fleet, prompts, index) = (handles.fleet.clone(), handles.prompts.clone(), events.index.clone());
-        let client = sign_client(config, &handles.asker);
-        tasks.spawn(KvEventSubscriptions::new(&config.events, fleet, prompts, index, client).run());
+        let of_decoders = kv_events::index(&config.events);
+        handles.fleet.set_decoder_reports(Arc::new(DecoderEventView { index: of_decoders.clone() }));
+        for (role, index) in [(Role::Prefill, events.index.clone()), (Role::Decode, of_decoders)] {
+            let (fleet, prompts) = (handles.fleet.clone(), handles.prompts.clone());
+            let (followed, client) = (FollowedRole { role, index }, sign_client(config, &handles.asker));
+            tasks.spawn(KvEventSubscriptions::new(&config.events, fleet, prompts, followed, client).run());
+        }
     }
     let mut parity_checker = ParityChecker::new(config, handles);
     parity_checker.check_at_start().await?;

@@ -226,6 +226,7 @@ fn event_view(events: &Events, meters: &Meters) -> Option<Arc<lookup::KvEventVie
 
 /// Begins the series of the parts that this configuration switches on.
 fn start_series(config: &Config, meters: &Meters) {
+    meters.decoder_predictions_start();
     if config.dialect.name == DialectName::Layerwise {
         meters.callbacks_start();
     }

@@ -13,6 +13,7 @@ use crate::fleet::EngineProtocol;
 use crate::relay::bypass::BypassRules;
 use crate::relay::settings::Settings;
 use crate::relay::vacancy::ProbeSettings;
+use crate::route::AppendRules;
 use crate::server::fleets::{EngineAccess, FleetSet, ModelAlias, ModelRule, ServedFleet};
 use crate::server::{BodyLimits, Edge};
 
@@ -33,6 +34,11 @@ pub fn settings(config: &Config) -> Settings {
             tokens: u32::try_from(config.route.bypass_tokens).unwrap_or(u32::MAX),
             wait: ms(config.route.bypass_wait_ms),
             without_prefiller: config.route.bypass_without_prefiller,
+        },
+        append: AppendRules {
+            gap_s: ms(config.route.append_gap_ms).as_secs_f64(),
+            late_s: ms(config.route.append_late_ms).as_secs_f64(),
+            chunk_tokens: u32::try_from(config.route.append_chunk_tokens).unwrap_or(u32::MAX),
         },
         ttft_objective: ms(config.route.ttft_slo_ms),
         attempts: retry.attempts,

@@ -15,7 +15,7 @@ section! {
         open_ms: u64 = 50, AfterRestart, ms(1);
         /// A prefiller with fewer tokens than this to compute takes more at any rate.
         batch_tokens: u64 = 2048, AfterRestart, count(0);
-        /// Tokens that fit into one prefiller's prefix cache, where it is not listened to.
+        /// Tokens that fit into one engine's prefix cache, where it is not listened to.
         cache_tokens: u64 = 1_000_000, AfterRestart, kept_tokens();
         /// Between looks at the engines' own loads (`GET /metrics`), ms; 0 = none. For several
         /// gateways in front of one fleet.
@@ -31,5 +31,13 @@ section! {
         bypass_wait_ms: u64 = 0, AtOnce, ms(0);
         /// So does every one while there is no prefiller.
         bypass_without_prefiller: bool = false, AtOnce;
+        /// A decoder that remembers most of a prompt computes the rest itself, if that is sooner
+        /// and none of its streams waits this long for a token, ms; 0 = none does. As a rule 100.
+        append_gap_ms: u64 = 0, AtOnce, ms(0);
+        /// And if all tokens of its streams together are late by no more than this, ms.
+        append_late_ms: u64 = 1_000, AtOnce, ms(0);
+        /// Tokens of a prompt that a decoder computes within one step, at most: its
+        /// `--max-num-batched-tokens`.
+        append_chunk_tokens: u64 = 8_192, AtOnce, count(1);
     }
 }

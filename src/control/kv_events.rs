@@ -1,4 +1,5 @@
-//! Wiring of `[events]`: one watch for each rank of each prefiller, as they come and go.
+//! Wiring of `[events]`: one watch for each rank of each prefiller, as they come and go, and of
+//! each decoder that tells where it publishes, or is listed.
 //!
 //! An instance that left is removed from the index. One that is only out of reach keeps its blocks
 //! for a while, and one that restarted begins empty; the watch itself does both. Each process is
@@ -37,9 +38,19 @@ pub fn index(events: &Events) -> SharedIndex {
     Arc::new(RwLock::new(BlockIndex::new(limits)))
 }
 
-/// Follows the prefillers of a fleet.
+/// A role whose engines are listened to, and what they told.
+#[derive(Clone, Debug)]
+pub struct FollowedRole {
+    /// Prefillers, or decoders.
+    pub role: Role,
+    /// Blocks that they told of.
+    pub index: SharedIndex,
+}
+
+/// Follows the engines of one role of a fleet.
 #[derive(Debug)]
 pub struct KvEventSubscriptions {
+    role: Role,
     publishers: Publishers,
     fleet: Arc<Fleet>,
     prompts: Arc<Prompts>,
@@ -88,6 +99,7 @@ struct Subscription {
 
 #[derive(Debug)]
 struct Rank {
+    role: Role,
     instance: Arc<str>,
     status: Arc<Status>,
     meter: RankMeter,
@@ -97,16 +109,17 @@ struct Rank {
 }
 
 impl KvEventSubscriptions {
-    /// Creates it without subscriptions. It follows the prefillers of `fleet`, writes into `index`,
-    /// and compares their blocks with those that `prompts` names; `client` asks them.
+    /// Creates it without subscriptions. It follows the engines of a role of `fleet`, and compares
+    /// their blocks with those that `prompts` names; `client` asks them.
     pub fn new(
         events: &Events,
         fleet: Arc<Fleet>,
         prompts: Arc<Prompts>,
-        index: SharedIndex,
+        FollowedRole { role, index }: FollowedRole,
         client: SignClient,
     ) -> KvEventSubscriptions {
         KvEventSubscriptions {
+            role,
             publishers: Publishers::new(events),
             fleet,
             prompts,
@@ -148,7 +161,7 @@ impl KvEventSubscriptions {
     /// Subscribes to new prefillers, and ends the subscriptions of those that left. One that drains
     /// still counts: it may come back.
     fn sync_with_fleet(&mut self) {
-        let members = self.fleet.members(Role::Prefill);
+        let members = self.followed();
         self.subscriptions.retain(|id, subscriptions| {
             let stays = members.iter().any(|member| member.id() == *id);
             if !stays {
@@ -164,6 +177,16 @@ impl KvEventSubscriptions {
                 self.follow(member, None);
             }
         }
+    }
+
+    /// Engines of the role. What is a prefiller, too, is listened to as that.
+    fn followed(&self) -> Vec<Arc<Instance>> {
+        let mut members = self.fleet.members(self.role).to_vec();
+        if self.role != Role::Prefill {
+            let prefillers = self.fleet.members(Role::Prefill);
+            members.retain(|it| !prefillers.iter().any(|other| other.endpoint() == it.endpoint()));
+        }
+        members
     }
 
     /// Asks a prefiller where it publishes, if its process was not asked yet, or is not heard.
@@ -199,7 +222,7 @@ impl KvEventSubscriptions {
             let Some(question) = self.questions.get_mut(&engine) else { continue };
             let is_answered = !matches!(word, PublisherWord::Silence);
             (question.ended, question.is_answered) = (Some(Instant::now()), is_answered);
-            let members = self.fleet.members(Role::Prefill);
+            let members = self.followed();
             let Some(member) = members.iter().find(|it| it.id() == engine) else { continue };
             match word {
                 PublisherWord::Silence => {}
@@ -212,6 +235,12 @@ impl KvEventSubscriptions {
     /// Listens to a prefiller where it told, or where it is configured to publish; anew only if
     /// that changed.
     fn follow(&mut self, member: &Instance, told: Option<&[ToldPublisher]>) {
+        let is_listed = self.publishers.lists(member.endpoint());
+        let is_told = told.is_some_and(|told| !told.is_empty());
+        // Decoders publish if somebody wants it: where they do not say, nobody does.
+        if self.role != Role::Prefill && !is_listed && !is_told {
+            return;
+        }
         let name: Arc<str> = member.endpoint().to_string().into();
         let place = Member { id: member.id(), endpoint: member.endpoint(), name: &name };
         let by_word =
@@ -220,7 +249,7 @@ impl KvEventSubscriptions {
         if self.subscriptions.get(&member.id()).is_some_and(|it| it.sources == sources) {
             return;
         }
-        let (engine, role) = (&name, Role::Prefill.name());
+        let (engine, role) = (&name, self.role.name());
         match by_word {
             Some(Some(_)) => {
                 tracing::info!(%engine, role, at = shown(&sources), "tells where it publishes KV events")
@@ -245,14 +274,15 @@ impl KvEventSubscriptions {
         let stop = CancellationToken::new();
         let listened: usize = self.subscriptions.values().map(|it| it.ranks.len()).sum();
         if listened + sources.len() > MAX_HOLDERS {
-            tracing::warn!(engine = %name, role = Role::Prefill.name(), "more than {MAX_HOLDERS} ranks publish KV events: some are not counted");
+            tracing::warn!(engine = %name, role = self.role.name(), "more than {MAX_HOLDERS} ranks publish KV events: some are not counted");
         }
+        let role = self.role;
         let ranks = sources.iter().cloned().map(|source| {
             let meter = RankMeter::new(&name, source.rank, &Count::ALL.map(Count::name));
             let watch = Watch::new(source, Times::default(), self.index.clone());
             let status = watch.status();
             watch.spawn(&mut self.watches, stop.clone());
-            Rank { instance: name.clone(), status, meter, odd_tokens: 0 }
+            Rank { role, instance: name.clone(), status, meter, odd_tokens: 0 }
         });
         Subscription { ranks: ranks.collect(), sources, _stop: stop.clone().drop_guard() }
     }
@@ -285,7 +315,7 @@ impl Rank {
         let event_tokens = self.status.block_tokens();
         let odd_tokens = if event_tokens as usize == hash_tokens { 0 } else { event_tokens };
         if odd_tokens != 0 && odd_tokens != self.odd_tokens {
-            tracing::warn!(engine = %self.instance, role = Role::Prefill.name(), told_tokens = event_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
+            tracing::warn!(engine = %self.instance, role = self.role.name(), told_tokens = event_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
         }
         self.odd_tokens = odd_tokens;
     }

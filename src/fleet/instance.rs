@@ -1,13 +1,14 @@
 //! One engine, as the gateway sees it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use http::uri::Authority;
 
 use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
 use crate::fleet::chat_ids::ChatIds;
+use crate::fleet::decoder_memory::DecoderLanes;
 use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::Health;
 use crate::fleet::hits::Hits;
@@ -48,6 +49,8 @@ pub struct Instance {
     ranks: Box<[(Load, ReportedLoad)]>,
     health: Health,
     hits: Hits,
+    /// Places of a decoder where it is remembered what its caches hold.
+    decoder_lanes: OnceLock<DecoderLanes>,
     paces: Paces,
     /// Legs for which it has not called for a prefill yet, where decoders are asked first.
     uncalled: AtomicU32,
@@ -88,6 +91,8 @@ pub struct Load {
     pub(super) held_tokens: AtomicU64,
     pub(super) requests: AtomicU32,
     pub(super) leases: AtomicU32,
+    /// Predicted time of computing the prompts that it computes beside its streams, in µs.
+    pub(super) appends_us: AtomicU64,
 }
 
 /// Load that an engine, or one rank of it, reports.
@@ -206,6 +211,7 @@ impl Instance {
             ranks: (0..ranks).map(|_| Default::default()).collect(),
             health,
             hits: Hits::default(),
+            decoder_lanes: OnceLock::new(),
             paces: Paces::default(),
             uncalled: AtomicU32::new(0),
             handoffs: Handoffs::default(),
@@ -263,6 +269,15 @@ impl Instance {
     /// Cache hits that it reported, and those that were predicted.
     pub fn hits(&self) -> &Hits {
         &self.hits
+    }
+
+    pub(super) fn decoder_lanes(&self) -> Option<&DecoderLanes> {
+        self.decoder_lanes.get()
+    }
+
+    /// Sets its places among the decoders, once.
+    pub(super) fn set_decoder_lanes(&self, lanes: DecoderLanes) {
+        let _ = self.decoder_lanes.set(lanes);
     }
 
     /// Time for which its legs take until their first byte.
@@ -427,7 +442,7 @@ impl Instance {
             kv_tokens: load.work_tokens() + external.all_tokens(),
             kv_capacity_tokens: external.kv_capacity_tokens.load(Ordering::Relaxed),
             held_tokens: 0,
-            appends_s: 0.0,
+            appends_s: load.appends_us.load(Ordering::Relaxed) as f64 / 1e6,
             identity: self.identity(rank),
             standing,
         }

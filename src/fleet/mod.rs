@@ -5,9 +5,11 @@
 //! never both see the same free instance.
 
 mod adapters;
+mod append;
 mod blame;
 mod chat_ids;
 mod commitment;
+mod decoder_memory;
 pub mod engine_protocol;
 pub mod handoffs;
 pub mod health;
@@ -50,8 +52,11 @@ use crate::route::{
     self, Candidate, DecodeCandidate, DecodeCosts, Job, LaneSpec, Policy, RequestFacts, SchedulerSettings,
     TieBreak,
 };
+pub use append::{AppendNeed, AppendSeat, BestAppend};
 pub use blame::FailedHandoff;
 pub use chat_ids::AskedProcess;
+pub use decoder_memory::{DecodeCounts, FoundByDecoder};
+use decoder_memory::{DecoderMemory, LegMemory, PromptOnDecoder};
 pub use engine_protocol::{EngineProtocol, LiveProtocol};
 pub use health::capacity::BusyAnswer;
 pub use health::handoffs::Verdict;
@@ -133,6 +138,8 @@ pub struct Fleet {
     decode_learner: Arc<Mutex<DecodeLearner>>,
     /// Sums from which loads of roles are computed.
     loads: LoadRecord,
+    /// Beliefs about what decoders hold of prompts.
+    decoder_memory: Arc<DecoderMemory>,
     next_id: AtomicU64,
     pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
@@ -181,6 +188,8 @@ pub struct Need<'a> {
     pub random: u64,
     /// The same for requests that belong together.
     pub session: Option<u64>,
+    /// Facts of the prompt, for a decoder that is to be remembered to hold it.
+    pub job: Option<&'a Arc<Job>>,
     /// The engine that alone has the state that the request is about, whether it drains or not.
     /// If it is gone, any engine is as good. The caller asks no other engine after it.
     pub keeper: Option<InstanceId>,
@@ -222,6 +231,7 @@ impl Fleet {
             ranks: RankCounts::default(),
             scheduler: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
+            decoder_memory: Arc::default(),
             settings,
             loads: LoadRecord::default(),
             next_id: AtomicU64::new(0),
@@ -303,7 +313,11 @@ impl Fleet {
         let instance = self.create(role, endpoint);
         grown.push(instance.clone());
         role_members.members.store(Arc::new(grown));
-        self.join_scheduler(&instance);
+        match role {
+            Role::Prefill => self.join_scheduler(&instance),
+            Role::Decode => self.decoder_memory.join(&instance, self.settings.cache_tokens),
+            Role::Encode => {}
+        }
         true
     }
 
@@ -315,11 +329,8 @@ impl Fleet {
         Arc::new(Instance::new(id, endpoint, MemberParts { role, ranks, health, meter }))
     }
 
-    /// Adds a new prefiller, each of its ranks, to the scheduler. Other roles have none.
+    /// Adds a new prefiller, each of its ranks, to the scheduler.
     fn join_scheduler(&self, instance: &Arc<Instance>) {
-        if instance.role() != Role::Prefill {
-            return;
-        }
         let cache_tokens = self.settings.cache_tokens;
         for rank in instance.ranks() {
             let spec = LaneSpec { class: 0, cache_tokens, identity: instance.identity(rank) };
@@ -368,8 +379,10 @@ impl Fleet {
         if !members.iter().all(|i| stays(i)) {
             let (left, gone): (Vec<_>, Vec<_>) = members.iter().cloned().partition(|i| stays(i));
             role_members.members.store(Arc::new(left));
-            if role == Role::Prefill {
-                gone.iter().for_each(|gone| self.scheduler.leave(gone.id()));
+            match role {
+                Role::Prefill => gone.iter().for_each(|gone| self.scheduler.leave(gone.id())),
+                Role::Decode => gone.iter().for_each(|gone| self.decoder_memory.leave(gone)),
+                Role::Encode => {}
             }
             gone.iter().for_each(|gone| gone.meter().left());
             self.count(role);
@@ -416,13 +429,21 @@ impl Fleet {
         let standing = |i: &Instance| i.standing(now_ms, need.random, need.tried.contains(&i.id()));
         let reservation = if role == Role::Decode {
             let places = || usable.iter().flat_map(|i| i.ranks().map(move |rank| (*i, rank)));
-            let candidates: SmallVec<[DecodeCandidate; 16]> =
-                places().map(|(i, rank)| i.decode_candidate(rank, standing(i))).collect();
+            let held = need.job.map(|job| self.decoder_memory.held(job)).unwrap_or_default();
+            let candidates: SmallVec<[DecodeCandidate; 16]> = places()
+                .map(|(i, rank)| DecodeCandidate {
+                    held_tokens: held.of(i, rank).tokens,
+                    ..i.decode_candidate(rank, standing(i))
+                })
+                .collect();
             let prompt_tokens = u32::try_from(need.tokens).unwrap_or(u32::MAX);
-            let job = Job { prompt_tokens, session: need.session, ..Job::default() };
+            let unknown = || Arc::new(Job { prompt_tokens, session: need.session, ..Job::default() });
+            let job = need.job.cloned().unwrap_or_else(unknown);
             let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, tie_break)?;
             let (instance, rank) = places().nth(chosen)?;
-            self.paced(instance, rank, need.tokens)
+            let leg = PromptOnDecoder { job: &job, held: held.of(instance, rank) };
+            let memory = LegMemory::new(&self.decoder_memory, instance, rank, leg);
+            self.paced(instance, rank, need.tokens).remembered(memory)
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(standing(i))).collect();

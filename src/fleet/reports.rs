@@ -158,9 +158,7 @@ impl Fleet {
             instance.health().key_word().doubt();
             instance.forget_peer();
             self.handoffs.forget(instance.id());
-            if instance.role() == Role::Prefill {
-                self.scheduler.emptied(instance.id());
-            }
+            self.forget_cache(instance);
             instance.note_restart();
             self.restarts.send_modify(|all| *all += 1);
             instance.meter().restarted();
@@ -168,6 +166,19 @@ impl Fleet {
             tracing::warn!(%engine, role, "engine {engine} ({role}) has restarted: its cache is taken as empty");
         }
         restarted
+    }
+
+    /// The caches of an engine's process are empty.
+    pub fn emptied(&self, instance: &Instance) {
+        self.roles_of(instance).iter().for_each(|twin| self.forget_cache(twin));
+    }
+
+    fn forget_cache(&self, instance: &Instance) {
+        match instance.role() {
+            Role::Prefill => self.scheduler.emptied(instance.id()),
+            Role::Decode => self.decoder_memory.emptied(instance, self.settings.cache_tokens),
+            Role::Encode => {}
+        }
     }
 
     /// Number of restarts of engines, which changes with each.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::fleet::commitment::Commitment;
+use crate::fleet::decoder_memory::{DecodeCounts, FoundByDecoder, LegMemory};
 use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
-use crate::route::Reported;
 use crate::route::learn::DecodeLearner;
 use crate::route::saturation::WorkSum;
+use crate::route::{Reported, Seconds};
 
 /// Room on one instance for one leg.
 #[derive(Debug)]
@@ -25,6 +26,10 @@ pub struct Reservation {
     booked: Option<Commitment>,
     /// Observation of a decoder's pace, to learn from.
     pace: Option<Pace>,
+    /// The prompt, for a decoder that is to be remembered to hold it.
+    memory: Option<Box<LegMemory>>,
+    /// Predicted time of computing the prompt between a decoder's streams, in µs, until it is done.
+    appends_us: u64,
 }
 
 /// Records of what decoders did, which reservations add to.
@@ -56,8 +61,16 @@ enum Phase {
 impl Reservation {
     /// Reserves `tokens` of work.
     pub(super) fn take(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
-        let reservation =
-            Reservation { instance, rank, tokens, phase: Phase::Working, booked: None, pace: None };
+        let reservation = Reservation {
+            instance,
+            rank,
+            tokens,
+            phase: Phase::Working,
+            booked: None,
+            pace: None,
+            memory: None,
+            appends_us: 0,
+        };
         for load in reservation.loads() {
             load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
             load.requests.fetch_add(1, Ordering::Relaxed);
@@ -88,6 +101,41 @@ impl Reservation {
         let (requests, context_tokens) = reservation.load();
         reservation.pace = Some(Pace { record, began: Instant::now(), requests, context_tokens });
         reservation
+    }
+
+    /// The same, to be remembered.
+    pub(super) fn remembered(mut self, memory: Option<LegMemory>) -> Reservation {
+        self.memory = memory.map(Box::new);
+        self
+    }
+
+    /// The same, for a prompt that the decoder computes in so many seconds.
+    pub(super) fn appending(mut self, compute_s: Seconds) -> Reservation {
+        let micros = Duration::try_from_secs_f64(compute_s).unwrap_or_default().as_micros();
+        self.appends_us = u64::try_from(micros).unwrap_or(u64::MAX);
+        for load in self.loads() {
+            load.appends_us.fetch_add(self.appends_us, Ordering::Relaxed);
+        }
+        self
+    }
+
+    /// The decoder's answer has begun: the prompt is there.
+    pub fn begin_answer(&mut self) {
+        self.memory.iter_mut().for_each(|memory| memory.begin());
+        self.end_append();
+    }
+
+    /// The decoder's answer is complete. Returns the comparison of what it found of the prompt with
+    /// what it was believed to hold.
+    pub fn end_answer(&mut self, counts: DecodeCounts) -> Option<FoundByDecoder> {
+        self.memory.take().and_then(|memory| memory.end(counts))
+    }
+
+    fn end_append(&mut self) {
+        let micros = std::mem::take(&mut self.appends_us);
+        for load in self.loads() {
+            load.appends_us.fetch_sub(micros, Ordering::Relaxed);
+        }
     }
 
     /// Place where it counts: on its instance, and on its rank.
@@ -164,6 +212,7 @@ impl Drop for Reservation {
             (Some(booked), Phase::Holding) => booked.let_go(),
             (None, _) => {}
         }
+        self.end_append();
         for load in self.loads() {
             let counter = match self.phase {
                 Phase::Working => &load.work_tokens,

@@ -25,7 +25,7 @@ use crate::fleet::turns::Turns;
 use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::shared::{SharedScheduler, Sources};
 use crate::route::{
-    Beliefs, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, MAX_LANES, NewRequest,
+    Beliefs, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, MAX_LANES, NewRequest, PrefillCosts,
     SchedulerSettings, Seconds, Terms, Ticket,
 };
 
@@ -314,6 +314,11 @@ impl SchedulerHandle {
         let each = all.iter().map(|terms| (terms.wait_s, terms.prefill_s + terms.restore_s));
         let (wait_s, own_s) = each.min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)))?;
         Some((wait_s + line_s, own_s))
+    }
+
+    /// Known costs of computing prompts.
+    pub(super) fn costs(&self) -> PrefillCosts {
+        self.lock().board.board().costs(0)
     }
 
     /// Predicted seconds until each prefiller, or each rank of one, could begin with something new.

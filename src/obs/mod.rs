@@ -460,7 +460,19 @@ impl Meters {
         }
     }
 
-    /// Shows if a source of predictions (`names`, `history`) steers.
+    /// Begins the series of decoders that compute prompts themselves.
+    pub fn decoder_predictions_start(&self) {
+        for verdict in ["hit", "partial", "miss", "silent"] {
+            self.label.with(|| counter!(names::DECODER_PREDICTIONS, "verdict" => verdict).increment(0));
+        }
+    }
+
+    /// Cached tokens of a decoder that computed a prompt itself, as predicted and as reported.
+    pub fn decoder_predicted(&self, verdict: &'static str) {
+        self.label.with(|| counter!(names::DECODER_PREDICTIONS, "verdict" => verdict).increment(1));
+    }
+
+    /// Shows if a source of predictions (`names`, `history`, `decoders`, `answers`) steers.
     pub fn source_trusted(&self, source: &'static str, trusted: bool) {
         self.label.with(|| gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted))));
     }

@@ -90,6 +90,8 @@ pub const WAITING: &str = "pd_proxy_prefill_waiting_requests";
 pub const WAIT_SECONDS: &str = "pd_proxy_prefill_wait_seconds";
 /// Predictions of cached tokens, by `verdict` and `reason`.
 pub const PREDICTIONS: &str = "pd_proxy_cached_predictions_total";
+/// Predictions of cached tokens of decoders that computed prompts themselves, by `verdict`.
+pub const DECODER_PREDICTIONS: &str = "pd_proxy_decoder_cached_predictions_total";
 /// Cached tokens by which prefillers' reports differ from the prediction, by `direction`: more,
 /// less.
 pub const PREDICTION_ERROR: &str = "pd_proxy_cached_prediction_error_tokens";
@@ -161,7 +163,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 74] = [
+pub const ALL: [&str; 75] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -205,6 +207,7 @@ pub const ALL: [&str; 74] = [
     SHARE_PLACEMENTS,
     WAIT_SECONDS,
     PREDICTIONS,
+    DECODER_PREDICTIONS,
     PREDICTION_ERROR,
     PREFILL_RATIO,
     BELIEVED,
@@ -411,6 +414,10 @@ fn describe_routing() {
         PREDICTIONS,
         "Cached tokens predicted against reported: verdict cold, unforeseen, hit, partial, miss, silent; reason of a miss"
     );
+    describe_counter!(
+        DECODER_PREDICTIONS,
+        "Cached tokens predicted of decoders that computed prompts themselves against reported, by verdict"
+    );
     describe_histogram!(
         PREDICTION_ERROR,
         "Cached tokens that the prefiller reported more, or less, than was predicted; of equal numbers 0 more"
@@ -419,7 +426,10 @@ fn describe_routing() {
         PREFILL_RATIO,
         "Seconds from a request's placing to its prefiller's answer, divided by those that were predicted"
     );
-    describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
+    describe_gauge!(
+        BELIEVED,
+        "1 while a source of predictions (names, history, decoders, answers) steers, else 0"
+    );
 }
 
 /// Describes the metrics of lookups in engines' own reports of their blocks.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::dialect::usage::Usage;
-use crate::fleet::SchedulerHandle;
+use crate::fleet::{DecodeCounts, SchedulerHandle};
 use crate::obs::Meters;
 use crate::route::trust::{Change, MissReason, Trust, Verdict};
 use crate::route::{Beliefs, Job, Reported, Terms};
@@ -40,6 +40,8 @@ struct State {
     /// A prefiller has reported cached tokens: from then on one that reports none found none, as
     /// vLLM leaves out a zero.
     reported_ever: bool,
+    /// The same of decoders that computed a prompt themselves.
+    decoders_report: bool,
 }
 
 /// Of prompts whose blocks only the gateway names, a predicted hit is judged from this length on:
@@ -79,6 +81,15 @@ impl Affinity {
         state.reported_ever |= usage.cached.is_some_and(|tokens| tokens > 0);
         let cached_tokens = usage.cached.or(state.reported_ever.then_some(0));
         Reported { prompt_tokens: usage.prompt, cached_tokens, estimate_tokens: None }
+    }
+
+    /// The counts of a decoder that computed a prompt: no count of cached tokens means zero, once
+    /// it is known that decoders report.
+    pub fn counted_by_decoder(&self, counts: DecodeCounts) -> DecodeCounts {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.decoders_report |= counts.cached_tokens.is_some_and(|tokens| tokens > 0);
+        let is_counted = counts.output_tokens.is_some() && state.decoders_report;
+        DecodeCounts { cached_tokens: counts.cached_tokens.or(is_counted.then_some(0)), ..counts }
     }
 
     fn judge(

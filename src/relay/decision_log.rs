@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::fleet::{Choice, Instance, Member};
-use crate::route::Job;
+use crate::route::{Append, Job};
 
 /// Requests that are remembered.
 const MOST: usize = 1024;
@@ -29,6 +29,23 @@ pub struct DecisionRecord {
     pub at: SystemTime,
     /// Outcome of the request.
     pub fate: Arc<DecisionOutcome>,
+}
+
+/// One request that a decoder answers alone, since it remembers the prompt.
+#[derive(Clone, Debug)]
+pub struct AppendRecord {
+    /// The request's id.
+    pub id: String,
+    /// Facts of the request, without its blocks' hashes.
+    pub job: Job,
+    /// Number of its blocks.
+    pub blocks: usize,
+    /// Decoder that was chosen.
+    pub decoder: Member,
+    /// Prediction for which it was chosen.
+    pub append: Append,
+    /// Tokens that it found in its caches, once it has said.
+    pub cached_tokens: Option<u64>,
 }
 
 /// Outcome of a placement. The account of its request writes it, so that nobody has to look for the
@@ -98,7 +115,11 @@ impl DecisionOutcome {
 
 /// The last placements, a request's retries among them.
 #[derive(Debug, Default)]
-pub struct DecisionLog(Mutex<VecDeque<DecisionRecord>>);
+pub struct DecisionLog {
+    placements: Mutex<VecDeque<DecisionRecord>>,
+    /// Requests without a prefiller, since a decoder remembers their prompts.
+    appends: Mutex<VecDeque<AppendRecord>>,
+}
 
 impl DecisionLog {
     /// A request was placed. What becomes of it is to be told to who is returned.
@@ -114,7 +135,7 @@ impl DecisionLog {
             at: SystemTime::now(),
             fate: fate.clone(),
         };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.placements.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST {
             all.pop_front();
         }
@@ -122,9 +143,40 @@ impl DecisionLog {
         OutcomeWriter(fate)
     }
 
+    /// A request goes to a decoder alone, which remembers its prompt.
+    pub fn appended(&self, id: &str, job: &Arc<Job>, decoder: Member, append: Append) {
+        let record = AppendRecord {
+            id: id.to_owned(),
+            job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
+            blocks: job.blocks.len(),
+            decoder,
+            append,
+            cached_tokens: None,
+        };
+        let mut all = self.appends.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST {
+            all.pop_front();
+        }
+        all.push_back(record);
+    }
+
+    /// Its decoder has answered.
+    pub fn append_found(&self, id: &str, cached_tokens: Option<u64>) {
+        let mut all = self.appends.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = all.iter_mut().rev().find(|record| record.id == id) {
+            record.cached_tokens = cached_tokens;
+        }
+    }
+
+    /// Those of a request that are still remembered, oldest first.
+    pub fn appends_of(&self, id: &str) -> Vec<AppendRecord> {
+        let all = self.appends.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|record| record.id == id).cloned().collect()
+    }
+
     /// Its prefiller has answered.
     pub fn prefilled(&self, id: &str, cached_tokens: Option<u64>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.placements.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(record) = all.iter_mut().rev().find(|record| record.id == id) {
             record.cached_tokens = cached_tokens;
         }
@@ -132,13 +184,13 @@ impl DecisionLog {
 
     /// The last placements, newest first, `most` at most.
     pub fn last(&self, most: usize) -> Vec<DecisionRecord> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.placements.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().rev().take(most).cloned().collect()
     }
 
     /// All placements of a request that are still remembered, oldest first.
     pub fn of(&self, id: &str) -> Vec<DecisionRecord> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.placements.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|record| record.id == id).cloned().collect()
     }
 }

@@ -46,7 +46,7 @@ impl Relay {
     pub(super) async fn decode(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        Prefilled { mut guard, mut early, here }: Prefilled,
+        Prefilled { mut guard, mut early, here, mut seat }: Prefilled,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<HandoffEnd, Error> {
@@ -55,6 +55,7 @@ impl Relay {
         }
         // Where engines meet by the request's id, both know it by that of this attempt.
         let ask = &guard.as_ref().map_or_else(|| ask.clone(), |guard| guard.ask().clone());
+        let appends = seat.is_some();
         loop {
             let ended = match early.take() {
                 Some(early) => {
@@ -65,7 +66,10 @@ impl Relay {
                     self.opened(ask, outcome, guard.as_mut(), ledger)
                 }
                 None => {
-                    let found = self.free_decoder(ask, guard.as_ref(), tries);
+                    let found = match seat.take() {
+                        Some(seat) => Ok(FoundDecoder::Free(seat.reservation)),
+                        None => self.free_decoder(ask, guard.as_ref(), tries),
+                    };
                     if !matches!(found, Ok(FoundDecoder::Free(_))) {
                         self.prefilled(ask, guard.as_mut(), ledger);
                     }
@@ -93,6 +97,10 @@ impl Relay {
                 && self.room_for_handoff(ask, &failure, guard, tries).await?
             {
                 continue;
+            }
+            if appends {
+                // Another decoder would have to compute all of it.
+                return Ok(HandoffEnd::Failed(failure));
             }
             if failure.busy() {
                 // Every further try would cost the busy side a prefill as well.
@@ -160,7 +168,7 @@ impl Relay {
         // Where no other one is there, one that can't read the KV computes the prompt.
         let is_avoided = !avoided.is_empty() && self.fleet.has_other(Role::Decode, &avoided);
         let tried = if is_avoided { &avoided } else { tried };
-        let need = Need { tokens, tried, random, keeper, session, under_way: true };
+        let need = Need { tokens, tried, random, keeper, session, job: Some(&ask.job), under_way: true };
         let reservation = self.fleet.pick(Role::Decode, need);
         reservation.ok_or_else(|| nobody(Role::Decode))
     }

@@ -244,14 +244,18 @@ impl Relay {
         if let Some(guard) = guard {
             settle(guard, &outcome, self.speech.now().dialect);
         }
-        let Opening { head, begun, reservation } = outcome?;
+        let Opening { head, begun, mut reservation } = outcome?;
         ask.ids.forget();
+        if !matches!(begun, Begun::Refusal { .. }) {
+            reservation.begin_answer();
+        }
         match begun {
             Begun::Refusal { body, .. } => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
                 let (keeper, owner) = (reservation.instance().id(), ledger.key_name());
                 self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper, owner);
                 let body = finish(ask.api, &self.take_back(ask, &reservation, *answer), ledger);
+                self.remember(&mut reservation, ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {

@@ -289,15 +289,29 @@ impl KvEventView {
 
 impl fleet::CacheReports for KvEventView {
     fn held(&self, job: &Job) -> Vec<Holding> {
-        let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named);
-        let Some(block_tokens) = block_tokens else { return Vec::new() };
-        let holding = |it: &HeldPrefix| Holding {
-            instance: InstanceId(it.instance),
-            rank: it.rank,
-            tokens: it.own_tokens,
-        };
-        tellers(&self.index, &job.blocks, block_tokens).iter().map(holding).collect()
+        holdings(&self.index, job)
     }
+}
+
+/// KV events of decoders: what each of them told that it holds.
+#[derive(Debug)]
+pub struct DecoderEventView {
+    /// Blocks that they told of.
+    pub index: SharedIndex,
+}
+
+impl fleet::CacheReports for DecoderEventView {
+    fn held(&self, job: &Job) -> Vec<Holding> {
+        holdings(&self.index, job)
+    }
+}
+
+fn holdings(index: &SharedIndex, job: &Job) -> Vec<Holding> {
+    let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named);
+    let Some(block_tokens) = block_tokens else { return Vec::new() };
+    let holding =
+        |it: &HeldPrefix| Holding { instance: InstanceId(it.instance), rank: it.rank, tokens: it.own_tokens };
+    tellers(index, &job.blocks, block_tokens).iter().map(holding).collect()
 }
 
 /// The most tokens that one of them holds.

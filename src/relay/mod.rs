@@ -15,6 +15,7 @@ pub mod admit;
 pub mod affinity;
 mod after_first_poll;
 pub mod answer;
+pub mod append;
 pub mod ask;
 mod batch;
 pub mod box_in_place;
@@ -76,7 +77,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::Bypass;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, LiveProtocol, Placement, Role};
+use crate::fleet::{AppendSeat, Fleet, LiveProtocol, Placement, Role};
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt, Reason};
 use crate::tokenization::Prompts;
@@ -86,6 +87,7 @@ use crate::util::swap::Live;
 use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
+use append::Alone;
 use ask::{Ask, ReceivedRequest};
 use budget::Retries;
 use concurrent_decode::Early;
@@ -184,6 +186,8 @@ struct Prefilled {
     early: Option<Early>,
     /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
     here: Option<CombinedReservation>,
+    /// Seat on the decoder that computes the rest of the prompt itself.
+    seat: Option<Box<AppendSeat>>,
 }
 
 impl Relay {
@@ -318,15 +322,14 @@ impl Relay {
             if self.fleet.members(Role::Decode).is_empty() {
                 return Err(nobody(Role::Decode));
             }
-            let alone = if cut { Some(forced_tool_calls::NAME) } else { vacant.or_else(|| self.bypass(ask)) };
+            let known = if cut { Some(forced_tool_calls::NAME) } else { vacant };
+            let alone = self.alone(ask, known, &decode);
+            ledger.goes_alone(alone.as_ref());
             if alone.is_none() && self.speech.now().dialect.calls_back() {
                 return Box::pin(self.decoder_first(ask, decode, ledger)).await;
             }
             let prefilled = match alone {
-                Some(reason) => {
-                    self.meters.bypassed(reason);
-                    Prefilled::default()
-                }
+                Some(Alone { seat, .. }) => Prefilled { seat, ..Prefilled::default() },
                 None => match self.prefill_in_time(ask, &mut decode, ledger).await {
                     // The last prefiller left while it was waited for, or another request tries it.
                     Err(error) if error.kind() == Kind::NoPrefiller => {

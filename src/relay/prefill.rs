@@ -49,7 +49,7 @@ impl Relay {
         if waits {
             self.wait_until_stored(ask).await;
         }
-        Prefilled { guard: Some(guard), early, here: None }
+        Prefilled { guard: Some(guard), early, ..Prefilled::default() }
     }
 
     /// The prefill leg, if it will be served in time and there is room for it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::relay::bypass::BypassRules;
+use crate::route::AppendRules;
 
 /// Longest time that things may take and how large they may be. Filled from the configuration by
 /// `app.rs`.
@@ -10,6 +11,9 @@ use crate::relay::bypass::BypassRules;
 pub struct Settings {
     /// Rules by which prefillers are left out.
     pub skip: BypassRules,
+    /// Rules by which decoders compute the rest of prompts that they remember; none do with a gap
+    /// of 0.
+    pub append: AppendRules,
     /// A request whose first token would come later is refused; zero = none is.
     pub ttft_objective: Duration,
     /// Attempts per leg.

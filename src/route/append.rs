@@ -6,9 +6,9 @@
 //! the streams that run there keeps within [`AppendRules`]. Pure: the caller passes loads and what
 //! each decoder is believed to hold.
 
-use super::choose::Standing;
+use super::choose::{Policy, Standing, TieBreak};
 use super::cost::{DecodeCosts, PrefillCosts};
-use super::decode::{DecodeCandidate, FULL};
+use super::decode::{DecodeCandidate, FULL, choose_decoder, handoff_s};
 use super::job::{Job, Seconds};
 
 /// Rules that bound what prompts may cost the streams of a decoder that computes them.
@@ -32,6 +32,18 @@ pub struct AppendCosts {
     pub decode: DecodeCosts,
 }
 
+/// Grounds of the decision whether a decoder computes a prompt: the same where requests are served
+/// and where they are replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AppendGrounds {
+    /// Bounds of the harm.
+    pub rules: AppendRules,
+    /// Costs that are known.
+    pub costs: AppendCosts,
+    /// Policy by which a decoder would be chosen for a hand-over.
+    pub policy: Policy,
+}
+
 /// A prompt's prediction on one decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Append {
@@ -47,6 +59,8 @@ pub struct Append {
     pub gap_s: Seconds,
     /// Seconds by which the tokens of all these streams are late.
     pub late_s: Seconds,
+    /// Time until the first token by prefiller, transfer and decoder, once it is predicted.
+    pub handed_over_s: Seconds,
 }
 
 impl Default for AppendRules {
@@ -66,12 +80,38 @@ impl AppendRules {
 }
 
 impl Append {
-    /// True if it gives the first token sooner than a hand-over in `handed_over_s`, even if the
-    /// conversation comes back to a prefiller, which has to compute then what the decoder computes
-    /// now.
+    /// True if it gives the first token sooner than the hand-over, even if the conversation comes
+    /// back to a prefiller, which has to compute then what the decoder computes now.
     #[must_use]
-    pub fn is_worth_it(&self, handed_over_s: Seconds) -> bool {
-        self.first_s + self.compute_s < handed_over_s
+    pub fn is_worth_it(&self) -> bool {
+        self.first_s + self.compute_s < self.handed_over_s
+    }
+}
+
+impl AppendGrounds {
+    /// The decoder that would compute the rest of a prompt soonest within the rules, whether that
+    /// is worth it or not. `prefilled_s` tells the time until a prefiller would have computed the
+    /// prompt; it is asked only where a decoder may.
+    #[must_use]
+    pub fn weigh(
+        &self,
+        candidates: &[DecodeCandidate],
+        job: &Job,
+        prefilled_s: impl FnOnce() -> Seconds,
+    ) -> Option<Append> {
+        let append = choose_append(&self.rules, &self.costs, candidates, job)?;
+        let handed_over_s = prefilled_s() + self.after_prefill_s(candidates, job);
+        Some(Append { handed_over_s, ..append })
+    }
+
+    /// Predicted seconds from a prompt's end on a prefiller until its first token from a decoder.
+    fn after_prefill_s(&self, candidates: &[DecodeCandidate], job: &Job) -> Seconds {
+        let decode = &self.costs.decode;
+        let chosen = choose_decoder(self.policy, decode, candidates, job, TieBreak::default());
+        let decoder = chosen.and_then(|at| candidates.get(at)).copied().unwrap_or_default();
+        let step_s = decode.step(f64::from(decoder.running), decoder.kv_tokens as f64);
+        let joins_s = if decoder.running > 0 { 0.5 * step_s } else { 0.0 };
+        handoff_s(job.prompt_tokens, decoder.held_tokens) + joins_s + step_s
     }
 }
 
@@ -98,6 +138,7 @@ pub fn predict(rules: &AppendRules, costs: &AppendCosts, load: &DecodeCandidate,
         compute_s,
         gap_s: if has_streams { gap_s } else { 0.0 },
         late_s: streams * compute_s,
+        handed_over_s: 0.0,
     }
 }
 
@@ -170,7 +211,8 @@ mod tests {
     fn work_that_a_prefiller_repeats_counts() {
         let append = predict(&rules(), &costs(), &candidate(850, 0), &job(1_000));
         let (first_s, again_s) = (append.first_s, append.compute_s);
-        let worth = [first_s + 0.9 * again_s, first_s + 1.1 * again_s].map(|it| append.is_worth_it(it));
+        let worth = [first_s + 0.9 * again_s, first_s + 1.1 * again_s]
+            .map(|handed_over_s| Append { handed_over_s, ..append }.is_worth_it());
         assert_eq!(worth, [false, true]);
     }
 

@@ -4,25 +4,63 @@
 //! Prompts are remembered as those of prefillers are ([`super::resident`]). An answer has no blocks
 //! that could be known before the prompt that continues it comes. Its length is remembered with the
 //! prompt's last whole block: a prompt that goes on behind that block and is long enough for the
-//! answer is taken to contain it. Where that is wrong the decoder computes more than predicted.
+//! answer is taken to contain it. Where that is wrong the decoder computes more than predicted,
+//! says so by its count of cached tokens, and [`DecodeMemory::learn`] believes less.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::job::{Job, LaneId};
 use super::resident::Residents;
+use super::trust::{Trust, Verdict};
 
 /// Most answers of a decoder that are remembered; beyond it those that ended longest ago are
 /// forgotten. It is the number of answers of 256 tokens that fit beside their prompts of 1 000 into
 /// a memory of five million tokens.
 const MAX_ANSWERS: usize = 4096;
+/// While beliefs are not trusted, one question in so many is answered by them all the same: else
+/// nobody would find out that they are right again.
+const TRIAL_EVERY: u32 = 32;
+/// Blocks from which on the part of an answer is long enough to tell if it was there.
+const TELLING_BLOCKS: u32 = 3;
+/// Tokens by which a report may be less than a belief where nobody knows how large the engines'
+/// blocks are: two of the largest usual ones.
+const UNNAMED_SLACK_TOKENS: u32 = 256;
 
 /// Beliefs about all decoders, by number.
 #[derive(Debug, Default)]
 pub struct DecodeMemory {
     residents: Residents,
     answers: Vec<Answers>,
+    /// Trust in all of it.
+    trust: Trust,
+    /// Trust in answers, which prompts may repeat otherwise than they were generated.
+    answers_trust: Trust,
+    /// Questions that were asked.
+    asked: u32,
     /// Room that is used again.
     leading: Vec<u32>,
+}
+
+/// Leading tokens of a prompt that a decoder is believed to hold, in whole blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldPrompt {
+    /// Tokens of prompts that it was handed or has computed.
+    pub prompt_tokens: u32,
+    /// The same with the answer to the last of them, where this prompt may continue it.
+    pub answered_tokens: u32,
+    /// Tokens that count: with the answer, unless answers are not trusted.
+    pub tokens: u32,
+}
+
+/// Comparison of a belief with what a decoder reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldVerdict {
+    /// Of the tokens that counted.
+    pub verdict: Verdict,
+    /// True if beliefs are acted on.
+    pub trusted: bool,
+    /// True if answers are.
+    pub answers_trusted: bool,
 }
 
 /// Answers of one decoder, by the last whole block of their prompts.
@@ -77,22 +115,56 @@ impl DecodeMemory {
         answers.note(last, job.prompt_tokens.saturating_add(answer_tokens));
     }
 
-    /// Sets `out[decoder]` to the leading tokens of a prompt that each decoder is believed to hold,
-    /// in whole blocks.
-    pub fn held_tokens(&mut self, job: &Job, out: &mut Vec<u32>) {
+    /// Sets `out[decoder]` to what each decoder is believed to hold of a prompt.
+    pub fn held(&mut self, job: &Job, out: &mut Vec<HeldPrompt>) {
         let (chain, block_tokens) = (job.chain(), job.chain_tokens());
         self.leading.resize(self.answers.len(), 0);
         self.residents.leading(chain, &mut self.leading);
+        self.asked = self.asked.wrapping_add(1);
+        let counts = self.trust.holds() || self.asked.is_multiple_of(TRIAL_EVERY);
+        let answers_count = self.answers_trust.holds();
         out.clear();
         out.extend(self.leading.iter().zip(&self.answers).map(|(blocks, answers)| {
             let last = (*blocks as usize).checked_sub(1).and_then(|last| chain.get(last));
-            let whole = blocks.saturating_mul(block_tokens);
+            let prompt_tokens = blocks.saturating_mul(block_tokens);
             let end = last.and_then(|last| answers.ends.get(last));
             // A shorter prompt is another question about the same text.
             let answered = end.filter(|end| end.tokens <= job.prompt_tokens).map_or(0, |end| end.tokens);
             let beyond = answered.checked_rem(block_tokens).unwrap_or(0);
-            whole.max(answered - beyond)
+            let answered_tokens = prompt_tokens.max(answered - beyond);
+            let tokens = if answers_count { answered_tokens } else { prompt_tokens };
+            HeldPrompt { prompt_tokens, answered_tokens, tokens: if counts { tokens } else { 0 } }
         }));
+    }
+
+    /// A decoder that was believed to hold so much of a prompt has found `cached_tokens` of it, or
+    /// does not say. To be told before [`enter`](Self::enter) is, with the prompt that was counted.
+    /// Where less was there, all that the decoder used no later is taken to be gone.
+    pub fn learn(
+        &mut self,
+        decoder: LaneId,
+        job: &Job,
+        held: HeldPrompt,
+        cached_tokens: Option<u64>,
+    ) -> HeldVerdict {
+        let (most, block_tokens) = (job.most_spared_tokens(), job.chain_tokens().max(1));
+        let slack = if job.named { block_tokens } else { block_tokens.max(UNNAMED_SLACK_TOKENS) };
+        let verdict_of = |tokens: u32, cached| Verdict::of(u64::from(tokens), cached, u64::from(slack));
+        let whole = held.tokens.min(most);
+        let verdict = verdict_of(whole, cached_tokens);
+        if let Some(cached) = cached_tokens {
+            let cached = u32::try_from(cached).unwrap_or(u32::MAX);
+            let prompt = held.prompt_tokens.min(most);
+            let answer = held.answered_tokens.min(most) - prompt;
+            if cached.saturating_add(slack) < prompt {
+                self.residents.forget_old(decoder, job.chain(), cached / block_tokens);
+            } else if answer >= slack.saturating_mul(TELLING_BLOCKS) {
+                let found = u64::from(cached.saturating_sub(prompt));
+                self.answers_trust.learn(verdict_of(answer, Some(found)));
+            }
+            self.trust.learn(verdict_of(prompt, cached_tokens));
+        }
+        HeldVerdict { verdict, trusted: self.trust.holds(), answers_trusted: self.answers_trust.holds() }
     }
 }
 
@@ -115,7 +187,7 @@ mod tests {
     use super::*;
 
     fn job(blocks: &[u64], prompt_tokens: u32) -> Job {
-        Job { prompt_tokens, blocks: blocks.into(), block_tokens: 10, ..Job::default() }
+        Job { prompt_tokens, blocks: blocks.into(), block_tokens: 10, named: true, ..Job::default() }
     }
 
     fn memory(capacity_tokens: u64) -> DecodeMemory {
@@ -125,9 +197,9 @@ mod tests {
     }
 
     fn held(memory: &mut DecodeMemory, job: &Job) -> Vec<u32> {
-        let mut out = vec![7; 5];
-        memory.held_tokens(job, &mut out);
-        out
+        let mut out = vec![HeldPrompt::default(); 5];
+        memory.held(job, &mut out);
+        out.iter().map(|held| held.tokens).collect()
     }
 
     #[test]
@@ -158,6 +230,56 @@ mod tests {
         assert_eq!(held(&mut memory, &job(&[1, 2, 3, 4], 40)), [10, 0], "the end of the prompt is gone");
         memory.close(LaneId(0));
         assert_eq!(held(&mut memory, &job(&[5, 6], 20)), [0, 0]);
+    }
+
+    /// A conversation whose next prompt is told to a decoder, which finds so many tokens of it.
+    fn turn(memory: &mut DecodeMemory, seed: u64, cached_tokens: u64) -> HeldVerdict {
+        let blocks: Vec<u64> = (0..9).map(|at| seed * 100 + at).collect();
+        let (first, next) = (job(&blocks[..2], 25), job(&blocks, 95));
+        memory.enter(LaneId(0), &first);
+        memory.answer(LaneId(0), &first, 50);
+        let mut out = Vec::new();
+        memory.held(&next, &mut out);
+        memory.learn(LaneId(0), &next, out[0], Some(cached_tokens))
+    }
+
+    #[test]
+    fn answer_that_prompts_repeat_otherwise_does_not_count_until_it_does() {
+        let mut memory = memory(1_000);
+        assert_eq!(turn(&mut memory, 0, 70).verdict, Verdict::Hit);
+        let said = (1..=20).map(|seed| turn(&mut memory, seed, 20)).last();
+        let miss = HeldVerdict { verdict: Verdict::Miss, trusted: true, answers_trusted: false };
+        assert_eq!(said, Some(miss), "the prompts were there");
+        assert_eq!(turn(&mut memory, 21, 20).verdict, Verdict::Hit, "only the prompt counts");
+        let said = (22..=26).map(|seed| turn(&mut memory, seed, 70)).last();
+        assert_eq!(said.map(|said| said.answers_trusted), Some(true));
+    }
+
+    #[test]
+    fn decoder_without_a_cache_is_not_believed_but_tried() {
+        let mut memory = memory(1_000);
+        let last = (0..20).map(|seed| turn(&mut memory, seed, 0)).last();
+        assert_eq!(last.map(|last| last.trusted), Some(false));
+        let known = job(&[7, 8], 25);
+        memory.enter(LaneId(1), &known);
+        let believed = (0..3 * TRIAL_EVERY).filter(|_| held(&mut memory, &known)[1] > 0).count();
+        assert_eq!(believed, 3);
+    }
+
+    #[test]
+    fn prompts_used_no_later_than_a_lost_one_are_lost() {
+        let mut memory = memory(1_000);
+        let prompts = [job(&[1, 2, 3], 30), job(&[4, 5, 6], 30), job(&[7, 8, 9], 30)];
+        prompts.iter().for_each(|prompt| memory.enter(LaneId(0), prompt));
+        let mut out = Vec::new();
+        let question = job(&[4, 5, 6, 10], 45);
+        memory.held(&question, &mut out);
+        assert_eq!(out[0].tokens, 30);
+        assert_eq!(memory.learn(LaneId(0), &question, out[0], Some(10)).verdict, Verdict::Miss);
+        let left = prompts.each_ref().map(|prompt| held(&mut memory, prompt)[0]);
+        assert_eq!(left, [0, 0, 30], "the second prompt's first block is not worth a node of its own");
+        memory.enter(LaneId(0), &question);
+        assert_eq!(held(&mut memory, &question)[0], 40);
     }
 
     #[test]

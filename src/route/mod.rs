@@ -25,11 +25,11 @@ mod score;
 pub mod shared;
 pub mod trust;
 
-pub use append::{Append, AppendCosts, AppendRules, choose_append};
+pub use append::{Append, AppendCosts, AppendGrounds, AppendRules, choose_append};
 pub use choose::{Candidate, Policy, RequestFacts, Rule, Standing, TieBreak, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder, handoff_s};
-pub use decode_memory::DecodeMemory;
+pub use decode_memory::{DecodeMemory, HeldPrompt, HeldVerdict};
 pub use job::{History, Hit, Job, LaneId, MAX_LANES, PoolHits, Seconds};
 pub use lane::{LaneHealth, LaneSpec};
 pub use scheduler::{

@@ -7,6 +7,8 @@
 //! kept for whole nodes of [`Chains`]: where an instance forgets a part of one, the node is cut
 //! there.
 
+mod loss;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

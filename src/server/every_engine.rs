@@ -201,7 +201,7 @@ pub(super) async fn carry_out(order: Order) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     outcomes.sort_by_key(Outcome::base);
     for outcome in outcomes.iter().filter(|outcome| empties && outcome.is_success()) {
-        outcome.fleet.relay.fleet.scheduler().emptied(outcome.instance.id());
+        outcome.fleet.relay.fleet.emptied(&outcome.instance);
     }
     // Names of models lead to fleets and to engines.
     if OF_ONE_FLEET.contains(&&*order.path) {

@@ -14,8 +14,8 @@ use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
-use crate::relay::decision_log::DecisionRecord;
-use crate::route::{Job, Terms};
+use crate::relay::decision_log::{AppendRecord, DecisionRecord};
+use crate::route::{Append, Job, Terms};
 use crate::server::every_engine::without_fleet;
 use crate::server::fleets::{NamedTarget, RequestTies};
 use crate::server::page::decisions::{self, WinReason};
@@ -34,12 +34,14 @@ pub(super) async fn of_request(
     let id = id.map(|Path(id)| id).unwrap_or_default();
     let fleets = gateway.fleets();
     let records: Vec<_> = fleets.iter().flat_map(|fleet| fleet.relay.decision_log.of(&id)).collect();
-    if records.is_empty() {
+    let appends: Vec<_> = fleets.iter().flat_map(|fleet| fleet.relay.decision_log.appends_of(&id)).collect();
+    if records.is_empty() && appends.is_empty() {
         let message = "no placement of a request with this id is remembered; the last 1024 are";
         return reply::error(&Error::new(Kind::UnknownUrl, message).param("id"));
     }
     let placements: Vec<Value> = records.iter().map(record).collect();
-    reply::json(StatusCode::OK, json!({"id": id, "placements": placements}).to_string())
+    let appends: Vec<Value> = appends.iter().map(append_record).collect();
+    reply::json(StatusCode::OK, json!({"id": id, "placements": placements, "appends": appends}).to_string())
 }
 
 /// `POST /debug/route`: where this body would go now, on the path of `?path=`. Nothing is sent to
@@ -90,7 +92,9 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
     let candidates = relay.fleet.scheduler().explain(&ask.job);
     let beliefs = relay.fleet.scheduler().beliefs();
+    let best = relay.explain_append(&ask);
     Ok(json!({
+        "append": best.map(|best| append(&best.decoder.name(), &best.append)),
         "why": why_now(&ask.job, candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect()),
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
@@ -125,6 +129,33 @@ fn record(record: &DecisionRecord) -> Value {
         "winner": candidate(&record.prefiller.name(), &choice.terms),
         "next_best": others,
         "cached_tokens": record.cached_tokens,
+    })
+}
+
+fn append_record(record: &AppendRecord) -> Value {
+    let mut shown = append(&record.decoder.name(), &record.append);
+    shown["request"] = job_facts(&record.job, record.blocks);
+    shown["cached_tokens"] = json!(record.cached_tokens);
+    shown
+}
+
+/// A decoder that may compute the rest of a prompt: what it is believed to hold, and seconds.
+fn append(decoder: &str, it: &Append) -> Value {
+    let why = match it.is_worth_it() {
+        true => "its first token comes sooner than by a prefiller, by more than it computes",
+        false => "it holds most of the prompt, but a prefiller is as good",
+    };
+    json!({
+        "decoder": decoder,
+        "why": why,
+        "is_worth_it": it.is_worth_it(),
+        "held_tokens": it.held_tokens,
+        "first_s": rounded_s(it.first_s),
+        "compute_s": rounded_s(it.compute_s),
+        // Without a prefiller there is no such time.
+        "handed_over_s": it.handed_over_s.is_finite().then(|| rounded_s(it.handed_over_s)),
+        "gap_s": rounded_s(it.gap_s),
+        "late_s": rounded_s(it.late_s),
     })
 }
 

@@ -212,6 +212,9 @@ impl Gen {
             pieces.push(piece);
         }
         self.counts.output += pieces.len();
+        if pieces.iter().any(|piece| piece.choice == 0 && piece.finish.is_some()) {
+            self.cache_answer();
+        }
         Ok(pieces)
     }
 
@@ -263,6 +266,28 @@ impl Gen {
         answer
     }
 
+    /// Leaves the first choice in the prefix cache behind its prompt. Blocks that are handed over
+    /// stay as the prompt left them.
+    fn cache_answer(&self) {
+        let hands_over = matches!(
+            self.ask.handoff,
+            Handoff::Keep | Handoff::KeepFrom(..) | Handoff::KeepAs(_) | Handoff::Write(_)
+        );
+        if hands_over {
+            return;
+        }
+        let (Some(live), Some(prompt)) = (self.lives.first(), self.ask.prompts.first()) else { return };
+        let tokens = self.computed_tokens(prompt);
+        self.hub.with(|core, _| core.cache_answer(live.id, &tokens));
+    }
+
+    /// Tokens of the first prompt and its answer. The last one was chosen, and never computed.
+    fn computed_tokens(&self, prompt: &[u32]) -> Vec<u32> {
+        let mut tokens = [prompt, &self.tokens].concat();
+        tokens.pop();
+        tokens
+    }
+
     /// Keeps what a decoder wrote, as vLLM's NIXL pull connector does where it is told to.
     fn keep_back(&self, id: &str) -> Value {
         let spec = &self.hub.spec;
@@ -272,12 +297,10 @@ impl Gen {
         if !spec.bidirectional || spec.connector != Connector::Handoff || self.cut_by_stop {
             return Value::Null;
         }
-        // The last token was chosen, and never computed.
-        let mut tokens = [prompt.as_ref(), &self.tokens].concat();
-        tokens.pop();
+        let tokens = self.computed_tokens(prompt);
         let request_id = format!("{id}-back");
         let lease_us = spec.kept_back_ms.saturating_mul(1000);
-        let kept = KeptBack { request_id: &request_id, tokens: &tokens, lease_us };
+        let kept = KeptBack { request_id: &request_id, lease_us };
         let block_ids = self.hub.with(|core, now_us| core.keep_back(now_us, live.id, &kept));
         let mut answer = self.source(block_ids, request_id).answer(tokens.len(), 0);
         (answer["do_remote_prefill"], answer["do_remote_decode"]) = (false.into(), true.into());

@@ -1,8 +1,10 @@
 //! The account of one request: opened when it is let in, settled exactly once when it is over,
 //! however it ended.
 
+mod alone;
 mod due;
 mod expected;
+mod pace;
 mod settle;
 
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use crate::dialect::usage::{CacheCounts, TokenCounts, Usage};
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Hits, Instance, InstanceId, Role};
-use crate::obs::{Meters, Sample};
+use crate::obs::Meters;
 use crate::relay::account::expected::Expected;
 use crate::relay::admit::Pass;
 use crate::relay::budget::OpenRequest;
@@ -29,6 +31,7 @@ use crate::relay::traced;
 use crate::route::{Job, Terms};
 use crate::trace::{Attribute, Scope, Span};
 
+use alone::AloneFacts;
 pub use due::Due;
 pub use settle::rounded_ms;
 
@@ -62,9 +65,6 @@ impl End {
     }
 }
 
-/// Shorter answers tell little about a decoder's pace.
-const PACE_TOKENS: u64 = 8;
-
 /// Account of a request.
 #[derive(Debug)]
 pub struct Ledger {
@@ -96,6 +96,8 @@ pub struct Ledger {
     output: Option<u64>,
     /// Reason why the prefiller was chosen.
     chosen: Option<Chosen>,
+    /// Reason why there is no prefill leg.
+    alone: Option<AloneFacts>,
     /// To be told what becomes of that.
     outcome_writer: Option<OutcomeWriter>,
     /// Tokens that the pool had when the request came, and who said so.
@@ -159,6 +161,7 @@ impl Ledger {
             output: None,
             pooled: None,
             chosen: None,
+            alone: None,
             outcome_writer: None,
             held: None,
             exact: None,
@@ -271,7 +274,7 @@ impl Ledger {
         (self.prefill_place, self.decode_place, self.fleet_place) = (None, None, None);
         self.asked = None;
         (self.prefiller, self.decoder, self.chosen, self.stage) = (None, None, None, Role::Prefill);
-        (self.pooled, self.held, self.output) = (None, None, None);
+        (self.pooled, self.held, self.output, self.alone) = (None, None, None, None);
         if let Some(before) = self.outcome_writer.take() {
             before.ends(self.ended(0, Ended::RETRIED));
         }
@@ -454,41 +457,6 @@ impl Ledger {
     pub fn broken(&mut self, error: &Error) {
         self.end.reason = error.kind().code();
         tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
-    }
-
-    /// Generated tokens: as reported, or told from the number of events.
-    fn tokens(&self) -> Option<u64> {
-        self.output.or_else(|| Some(self.expected.in_events(self.api.tokens_in(self.stream?.events)?)))
-    }
-
-    /// The same, if that is exact enough to divide by.
-    fn counted(&self) -> Option<u64> {
-        self.tokens().filter(|_| self.output.is_some() || !self.expected.packs())
-    }
-
-    /// Mean time per token of a stream that is long enough to tell.
-    pub fn pace(&self) -> Option<std::time::Duration> {
-        // Of a stream that several decoders wrote none has this pace.
-        let tokens = self.counted().filter(|tokens| *tokens >= PACE_TOKENS && self.resumed == 0);
-        tokens.and(self.sample().tpot)
-    }
-
-    fn sample(&self) -> Sample {
-        let total = self.arrived.elapsed();
-        let Some(pace) = self.stream else {
-            return Sample { total, ..Sample::default() };
-        };
-        let tokens = self.counted().unwrap_or(0);
-        let after_first = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
-        Sample {
-            ttft: Some(pace.first - self.arrived),
-            // Of several prompts the tokens come side by side.
-            tpot: (pace.last - pace.first)
-                .checked_div(after_first)
-                .filter(|_| !self.request_scope.is_whole()),
-            gap_max: (pace.events > 1).then_some(pace.gap_max),
-            total,
-        }
     }
 }
 

@@ -67,8 +67,7 @@ impl Drop for Ledger {
             self.request_scope.add(part);
             return;
         }
-        let sum = self.gather();
-        let sample = self.sample();
+        let (sum, sample) = (self.gather(), self.sample());
         let output = self.tokens().unwrap_or(0);
         self.meters.request(self.api.name(), self.end.status, self.end.reason);
         self.meters.sample(self.api, sample);
@@ -97,7 +96,8 @@ impl Drop for Ledger {
             prompt_tokens = self.prompt,
             exact_tokens = self.exact,
             cached_tokens = self.cached,
-            predicted_cached_tokens = self.chosen().map(|chosen| chosen.terms.hit.any_tokens),
+            predicted_cached_tokens = self.predicted_cached(),
+            bypass = self.alone.map(|alone| alone.reason),
             pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
             pooled_by = self.pooled.map(|(_, hit_source)| hit_source.name()),
             held_tokens = self.held,

@@ -112,5 +112,8 @@ impl Stream {
         if let Some((pace, live)) = ledger.pace().zip(self.live.as_ref()) {
             live.reservation.observe(pace);
         }
+        if let Some(live) = self.live.as_mut() {
+            self.relay.remember(&mut live.reservation, ledger);
+        }
     }
 }

@@ -4,8 +4,7 @@
 use super::{AppendQuestion, DecodeLoad, Director};
 use crate::replay::{Cluster, Seconds};
 use crate::route::{
-    Append, AppendCosts, AppendRules, DecodeCandidate, DecodeMemory, Job, LaneId, Standing, TieBreak,
-    choose_append, choose_decoder, handoff_s,
+    Append, AppendCosts, AppendGrounds, AppendRules, DecodeCandidate, DecodeMemory, Job, LaneId, Standing,
 };
 
 /// Beliefs about decoders, and the rules by which they compute prompts.
@@ -33,15 +32,15 @@ pub(super) fn lane(decoder: usize) -> LaneId {
 impl Director {
     /// The decoders, with what each holds of a prompt as far as that is remembered.
     pub(super) fn decoders(&mut self, loads: &[DecodeLoad], job: &Job) -> Vec<DecodeCandidate> {
-        let mut held_tokens = Vec::new();
+        let mut held = Vec::new();
         if let Some(memory) = &mut self.memory {
-            memory.beliefs.held_tokens(job, &mut held_tokens);
+            memory.beliefs.held(job, &mut held);
         }
         let candidate = |(at, load): (usize, &DecodeLoad)| DecodeCandidate {
             running: load.requests,
             kv_tokens: load.context_tokens,
             kv_capacity_tokens: self.decoder_kv_tokens,
-            held_tokens: held_tokens.get(at).copied().unwrap_or(0),
+            held_tokens: held.get(at).map_or(0, |held| held.tokens),
             appends_s: load.appends_us as f64 / 1e6,
             identity: at as u64,
             standing: Standing::Good,
@@ -54,22 +53,15 @@ impl Director {
         let (rules, job) = (self.memory.as_ref()?.rules, question.job);
         let decoders = self.decoders(question.loads, job);
         let costs = AppendCosts { prefill: self.board.board().costs(0), decode: self.decode_costs };
-        let append = choose_append(&rules, &costs, &decoders, job)?;
-        let handed_over_s = self.handed_over_s(question, &decoders);
-        append.is_worth_it(handed_over_s).then_some(append)
+        let grounds = AppendGrounds { rules, costs, policy: self.policy };
+        let append = grounds.weigh(&decoders, job, || self.prefilled_s(question))?;
+        append.is_worth_it().then_some(append)
     }
 
-    /// Predicted seconds until a request's first token by prefiller, transfer and decoder.
-    fn handed_over_s(&self, question: AppendQuestion<'_>, decoders: &[DecodeCandidate]) -> Seconds {
-        let AppendQuestion { now, job, sight, .. } = question;
+    /// Predicted seconds until a prefiller has computed a prompt.
+    fn prefilled_s(&self, AppendQuestion { now, job, sight, .. }: AppendQuestion<'_>) -> Seconds {
         let board = self.board.board();
         let each = board.weigh(now, job, sight).into_iter().map(|it| it.wait_s + it.prefill_s);
-        let prefilled_s = board.line_s() + each.fold(f64::INFINITY, f64::min);
-        let chosen = choose_decoder(self.policy, &self.decode_costs, decoders, job, TieBreak::default());
-        let decoder = chosen.and_then(|at| decoders.get(at)).copied().unwrap_or_default();
-        let running = f64::from(decoder.running);
-        let step_s = self.decode_costs.step(running, decoder.kv_tokens as f64);
-        let joins_s = if decoder.running > 0 { 0.5 * step_s } else { 0.0 };
-        prefilled_s + handoff_s(job.prompt_tokens, decoder.held_tokens) + joins_s + step_s
+        board.line_s() + each.fold(f64::INFINITY, f64::min)
     }
 }

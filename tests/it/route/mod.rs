@@ -1,6 +1,7 @@
 //! Placement of requests: predictions against reports of engines, the waiting in the gateway,
 //! explanations.
 
+mod append;
 mod explain;
 mod hits;
 mod media;

@@ -7,8 +7,6 @@ use super::{BlockIds, Core, Fingerprint, JobId, Prompt, text};
 pub struct KeptBack<'a> {
     /// Name under which they are kept.
     pub request_id: &'a str,
-    /// Prompt and answer so far.
-    pub tokens: &'a [u32],
     /// Time for which they are kept, in µs.
     pub lease_us: u64,
 }
@@ -17,8 +15,18 @@ impl Core {
     /// Keeps all blocks of job `id` for the next turn. Returns their ids, one more than are full
     /// perhaps, as the engine takes a block before it has a token for it.
     pub fn keep_back(&mut self, now_us: u64, id: JobId, kept: &KeptBack<'_>) -> BlockIds {
-        let KeptBack { request_id, tokens, lease_us } = *kept;
+        let KeptBack { request_id, lease_us } = *kept;
         let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        let ids = job.blocks.clone();
+        self.blocks.hold(&ids);
+        self.pins.add(request_id.to_owned(), ids.clone(), now_us.saturating_add(lease_us));
+        ids
+    }
+
+    /// Puts the blocks of an answer that has ended into the cache, once; engines do so with each
+    /// that is full. `tokens`: of the prompt and the answer, as far as they were computed.
+    pub fn cache_answer(&mut self, id: JobId, tokens: &[u32]) {
+        let Some(job) = self.jobs.get(&id) else { return };
         let prints = text::block_prints(tokens, self.block_tokens);
         let whole = tokens.len() / self.block_tokens;
         // Those of the prompt are there.
@@ -27,10 +35,6 @@ impl Core {
             let key = (place < whole).then(|| Fingerprint(print).with(job.prompt.salt).0);
             self.blocks.fill(block, print, key);
         }
-        let ids = job.blocks.clone();
-        self.blocks.hold(&ids);
-        self.pins.add(request_id.to_owned(), ids.clone(), now_us.saturating_add(lease_us));
-        ids
     }
 
     /// Number of leading whole blocks of a prompt that the cache has.
