@@ -18,7 +18,7 @@ GENERATED = {"docs/configuration.md", "docs/SUMMARY.md"}
 SENTENCE_WORDS = 30
 COLUMNS = 100
 README_LINES = 150
-TOTAL_WORDS = 33_000
+TOTAL_WORDS = 34_000
 ALL_WORDS = 70_000
 # Long sentences and wide lines of pages that break the bounds today.
 OPEN = {

@@ -2,7 +2,6 @@
 
 use std::env;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -37,13 +36,23 @@ pub fn notify(notice: Notice) {
 
 fn send(socket: &[u8], notice: Notice) -> io::Result<()> {
     let address = match socket.strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
+        Some(name) => abstract_address(name)?,
         None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
     };
     UnixDatagram::unbound()?.send_to_addr(notice.text().as_bytes(), &address).map(drop)
 }
 
-#[cfg(test)]
+#[cfg(target_os = "linux")]
+fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
+    <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
@@ -56,7 +65,7 @@ mod tests {
             (path.as_os_str().as_bytes().to_vec(), UnixDatagram::bind(&path).unwrap()),
             (
                 [b"@", name.as_bytes()].concat(),
-                UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
+                UnixDatagram::bind_addr(&abstract_address(name.as_bytes()).unwrap()).unwrap(),
             ),
         ];
         for (socket, manager) in places {
