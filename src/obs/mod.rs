@@ -8,6 +8,7 @@
 //! So the series of instances, which join and leave, are in recorders of their own
 //! (`obs/instances.rs`).
 
+mod decoders;
 mod ended;
 pub mod events;
 mod fleet_label;
@@ -458,18 +459,6 @@ impl Meters {
             let error = reported.abs_diff(predicted) as f64;
             self.label.with(|| histogram!(names::PREDICTION_ERROR, "direction" => direction).record(error));
         }
-    }
-
-    /// Begins the series of decoders that compute prompts themselves.
-    pub fn decoder_predictions_start(&self) {
-        for verdict in ["hit", "partial", "miss", "silent"] {
-            self.label.with(|| counter!(names::DECODER_PREDICTIONS, "verdict" => verdict).increment(0));
-        }
-    }
-
-    /// Cached tokens of a decoder that computed a prompt itself, as predicted and as reported.
-    pub fn decoder_predicted(&self, verdict: &'static str) {
-        self.label.with(|| counter!(names::DECODER_PREDICTIONS, "verdict" => verdict).increment(1));
     }
 
     /// Shows if a source of predictions (`names`, `history`, `decoders`, `answers`) steers.
