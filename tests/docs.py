@@ -45,7 +45,12 @@ FOREIGN = set("""--all-features --all-targets --compatibility --enable-prefix-ca
     --enable-scale-out --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port --tokenizer-mode
     --no-default-features --nocapture --override-generation-config --pd-disaggregation --path --pgo --profile --pd-hosts --pd-kv-events --pd-ports --prefill-servers-urls --prefix-caching-hash-algo
     --prometheus-port --read-only --reps --roundrobin --rpc_port --scheduling-policy --served-model-name --show-labels --stop-timeout --tensor-parallel-size
-    --test --ulimit --vllm-pd-disaggregation --horizontal-pod-autoscaler-tolerance""".split())
+    --test --ulimit --vllm-pd-disaggregation --horizontal-pod-autoscaler-tolerance --http-host --http-port --tls-cert-path --tls-key-path
+    --router-mode --router-queue-threshold --decode-fallback --router-replica-sync --migration-limit --active-prefill-tokens-threshold
+    --discovery-backend --tool-call-parser --reasoning-parser --model-server-port --mooncake-bootstrap-port --prefill-max-retries
+    --tenant-api-key --max-concurrent-requests --queue-size --queue-timeout-secs --prefill-queue-size --enable-mesh --prefill-policy
+    --decode-policy --service-discovery --prefill-selector --decode-selector --max-payload-size --retry-max-retries --request-timeout-secs
+    --vllm-discovery-address""".split())
 
 
 class Block:
