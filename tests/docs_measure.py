@@ -2,6 +2,7 @@
 """Measures the prose of the documents, and says where a bound is broken; docs.py asks it too.
 
 * A sentence has at most 30 words, a line of prose at most 100 columns, README.md at most 150 lines.
+* A table has an empty line before and after it: text beside it would be read as a row.
 * The words of prose of all pages together are at most TOTAL_WORDS, with those of tables and code at
   most ALL_WORDS. Both bounds are only ever lowered.
 
@@ -84,6 +85,15 @@ def sentences(text):
             yield number, " ".join(words)
 
 
+def glued(text):
+    """The numbers of lines where a table and text stand together, without an empty line between them."""
+    lines, fenced = text.splitlines(), False
+    for number, (before, line) in enumerate(zip(lines, lines[1:]), 2):
+        fenced ^= before.strip().startswith("```")
+        if not fenced and before.strip() and line.strip() and before.startswith("|") != line.startswith("|"):
+            yield number
+
+
 class Page:
     """The figures of one page."""
 
@@ -119,6 +129,8 @@ def problems(texts, total=TOTAL_WORDS):
             yield f"{page.name}:{number}: a sentence of {words} words, at most {SENTENCE_WORDS}: {sentence[:60]}…"
         for number, columns in page.wide:
             yield f"{page.name}:{number}: {columns} columns, at most {COLUMNS}: wrap it"
+        for number in glued(texts[page.name]):
+            yield f"{page.name}:{number}: a table beside text: put an empty line between them"
         if page.name == "README.md" and page.lines > README_LINES:
             yield f"README.md: {page.lines} lines, at most {README_LINES}: move some to docs/"
     words = sum(page.words for page in measured)
@@ -134,6 +146,9 @@ FAULTS = {
     "a long item of a list": (f"* short.\n* {LONG}\n", 99, "docs/planted.md:2: a sentence"),
     "two sentences": (LONG.replace("is is is is long", "is. vLLM is long"), 99, None),
     "a wide line": ("[a](" + "b" * 100 + ")", 99, "105 columns"),
+    "text after a table": ("| a |\n|---|\n| b |\nText.\n", 99, "4: a table beside text"),
+    "a table after text": ("Text.\n| a |\n|---|\n", 99, "2: a table beside text"),
+    "rows in a block": ("```\ntext\n| a |\n```\n", 99, None),
     "a word too many": ("One two three.", 2, "3 words of prose"),
 }
 
