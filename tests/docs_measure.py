@@ -107,6 +107,7 @@ class Page:
         self.sentences = sorted(words for _, words, _ in measured if words)
         self.long = [found for found in measured if found[1] > SENTENCE_WORDS]
         self.wide = [(number, len(line)) for number, line in kept if len(line) > COLUMNS]
+        self.glued = list(glued(text))
 
     def at(self, share):
         """The length of a sentence than which that share of all is not longer."""
@@ -120,16 +121,16 @@ class Page:
 
 def problems(texts, total=TOTAL_WORDS):
     """The bounds that are broken, each with what to do."""
-    everything = sum(len(text.split()) for text in texts.values())
+    measured = [Page(name, text) for name, text in texts.items()]
+    everything = sum(page.all_words for page in measured)
     if everything > ALL_WORDS:
         yield f"{everything} words with tables and code, at most {ALL_WORDS}: say it once, or cut something else"
-    measured = [Page(name, text) for name, text in texts.items()]
     for page in measured:
         for number, words, sentence in page.long:
             yield f"{page.name}:{number}: a sentence of {words} words, at most {SENTENCE_WORDS}: {sentence[:60]}…"
         for number, columns in page.wide:
             yield f"{page.name}:{number}: {columns} columns, at most {COLUMNS}: wrap it"
-        for number in glued(texts[page.name]):
+        for number in page.glued:
             yield f"{page.name}:{number}: a table beside text: put an empty line between them"
         if page.name == "README.md" and page.lines > README_LINES:
             yield f"README.md: {page.lines} lines, at most {README_LINES}: move some to docs/"
