@@ -70,7 +70,7 @@ class Rig:
     def here(self, text):
         """The same text with the addresses and folders of this run."""
         text = re.sub(r"\b10\.0\.0\.(\d+)\b", rf"{self.net}.\1", text)
-        text = re.sub(r"\b0\.0\.0\.0\b|\blocalhost(?=[:\"])", f"{self.net}.9", text)
+        text = re.sub(r"\b0\.0\.0\.0\b|\blocalhost(?=[:\"])|(?<=--host )localhost\b", f"{self.net}.9", text)
         text = text.replace("/etc/pd-proxy", str(self.folder))
         return re.sub(r"(\btokens ?= ?\"?)local\b", r"\1engine", text)
 
