@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Fleet;
-use super::decoder_memory::{LegMemory, PromptOnDecoder};
+use super::decoder_memory::{HeldByDecoders, LegMemory, PromptOnDecoder};
 use super::instance::{Instance, InstanceId, Rank, Role};
 use super::member::Member;
 use super::reservation::Reservation;
@@ -44,7 +44,16 @@ pub struct BestAppend {
     pub decoder: Member,
     /// Prediction for it.
     pub append: Append,
+    /// True if what the decoder is believed to hold is acted on.
+    pub is_trusted: bool,
     held: HeldPrompt,
+}
+
+/// Facts about a prompt that hold for all decoders, looked up once.
+struct AppendFacts {
+    held: HeldByDecoders,
+    /// Seconds until a prefiller would have computed it.
+    prefilled_s: Seconds,
 }
 
 /// A decoder, or one of its ranks, and what it is believed to hold of a prompt.
@@ -58,10 +67,13 @@ struct Place {
 impl Fleet {
     /// A seat on the decoder that had better compute the rest of a prompt itself, if one had.
     pub fn append_seat(&self, need: &AppendNeed<'_>) -> Option<AppendSeat> {
-        let prefilled_s = self.prefilled_s(need)?;
+        let facts = self.append_facts(need)?;
         let _turn = self.role_members(Role::Decode).lock();
-        let best = self.weigh_append(need, prefilled_s).filter(|best| best.append.is_worth_it())?;
-        let BestAppend { decoder: Member { instance, rank }, append, held } = best;
+        let best = self.weigh_append(need, &facts).filter(|best| best.append.is_worth_it())?;
+        if !best.is_trusted && !self.decoder_memory.tries_append() {
+            return None;
+        }
+        let BestAppend { decoder: Member { instance, rank }, append, held, .. } = best;
         let job = need.job;
         let tokens = u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
         let memory = LegMemory::new(&self.decoder_memory, &instance, rank, PromptOnDecoder { job, held });
@@ -73,7 +85,7 @@ impl Fleet {
     /// The decoder that would compute the rest of a prompt soonest within the rules, whether that
     /// is worth it or not.
     pub fn best_append(&self, need: &AppendNeed<'_>) -> Option<BestAppend> {
-        self.weigh_append(need, self.prefilled_s(need)?)
+        self.weigh_append(need, &self.append_facts(need)?)
     }
 
     /// Sets the source of what decoders tell that they hold, once. Of others it is remembered what
@@ -82,34 +94,37 @@ impl Fleet {
         self.decoder_memory.set_reports(reports);
     }
 
-    /// Seconds until a prefiller would have computed a prompt; `None` where no decoder may compute
-    /// it. Without a prefiller it never would.
-    fn prefilled_s(&self, need: &AppendNeed<'_>) -> Option<Seconds> {
+    /// Facts about a prompt; `None` where no decoder may compute it. Without a prefiller it
+    /// would never be computed by one.
+    fn append_facts(&self, need: &AppendNeed<'_>) -> Option<AppendFacts> {
         if need.rules.gap_s <= 0.0 || self.settings.board.policy != Policy::Predicted {
             return None;
         }
-        let loads = loads(&self.append_places(need));
+        let held = self.decoder_memory.held(need.job);
+        let loads = loads(&self.append_places(need, &held));
         choose_append(&need.rules, &self.append_costs(), &loads, need.job)?;
         let predicted = self.scheduler.predict(need.job);
-        Some(predicted.map_or(Seconds::INFINITY, |(wait_s, own_s)| wait_s + own_s))
+        let prefilled_s = predicted.map_or(Seconds::INFINITY, |(wait_s, own_s)| wait_s + own_s);
+        Some(AppendFacts { held, prefilled_s })
     }
 
-    fn weigh_append(&self, need: &AppendNeed<'_>, prefilled_s: Seconds) -> Option<BestAppend> {
-        let mut places = self.append_places(need);
+    fn weigh_append(&self, need: &AppendNeed<'_>, facts: &AppendFacts) -> Option<BestAppend> {
+        let mut places = self.append_places(need, &facts.held);
         let policy = self.settings.board.policy;
         let grounds = AppendGrounds { rules: need.rules, costs: self.append_costs(), policy };
-        let append = grounds.weigh(&loads(&places), need.job, || prefilled_s)?;
+        let append = grounds.weigh(&loads(&places), need.job, || facts.prefilled_s)?;
         let Place { instance, rank, held, .. } = places.swap_remove(append.at);
-        Some(BestAppend { decoder: Member { instance, rank }, append, held })
+        let is_trusted = facts.held.is_trusted(&instance, rank);
+        Some(BestAppend { decoder: Member { instance, rank }, append, is_trusted, held })
     }
 
-    fn append_places(&self, need: &AppendNeed<'_>) -> SmallVec<[Place; 8]> {
+    /// The decoders as they are loaded at the moment, with what they are believed to hold.
+    fn append_places(&self, need: &AppendNeed<'_>, held: &HeldByDecoders) -> SmallVec<[Place; 8]> {
         let (now_ms, members) = (self.now_ms(), self.members(Role::Decode));
-        let held = self.decoder_memory.held(need.job);
         let serving = members.iter().filter(|it| !it.draining());
         let each = serving.flat_map(|it| it.ranks().map(move |rank| (it, rank)));
         let places = each.map(|(instance, rank)| {
-            let held = held.of(instance, rank);
+            let held = held.supposed(instance, rank);
             let standing = instance.standing(now_ms, need.random, need.tried.contains(&instance.id()));
             let load =
                 DecodeCandidate { held_tokens: held.tokens, ..instance.decode_candidate(rank, standing) };
@@ -236,5 +251,36 @@ mod tests {
         assert_eq!(held, Some(4_100), "it has computed that prompt");
         fleet.decoder_memory.emptied(&holder, 100_000);
         assert!(fleet.append_seat(&need(&prompt(42))).is_none());
+    }
+    /// Turns of new conversations, each offered to a decoder alone and, if it gets none, handed
+    /// over. Returns how many a decoder computed, which found so many tokens in its cache.
+    fn serve(fleet: &Fleet, conversations: std::ops::Range<u64>, cached_tokens: u64) -> usize {
+        let block = |conversation: u64| move |at: u64| conversation * 1_000 + at;
+        let alone = conversations.filter(|conversation| {
+            let turn = |blocks: u64| {
+                let hashes: Vec<u64> = (1..=blocks).map(block(*conversation)).collect();
+                Arc::new(Job { blocks: hashes.into(), ..Job::clone(&prompt(blocks)) })
+            };
+            drop(decode(fleet, &turn(40)));
+            let next = turn(41);
+            let seat = fleet.append_seat(&need(&next));
+            let is_alone = seat.is_some();
+            let mut taken = seat.map_or_else(|| decode(fleet, &next), |seat| seat.reservation);
+            taken.begin_answer();
+            let cached_tokens = Some(if is_alone { cached_tokens } else { 4_100 });
+            taken.end_answer(DecodeCounts { cached_tokens, is_alone, ..DecodeCounts::default() });
+            is_alone
+        });
+        alone.count()
+    }
+
+    #[test]
+    fn decoders_that_forgot_are_tried_and_believed_again_when_they_remember() {
+        let fleet = fleet();
+        assert_eq!(serve(&fleet, 0..20, 0), 20, "until trust is lost");
+        assert_eq!(serve(&fleet, 20..20 + 96, 0), 3, "trials alone");
+        let trials = serve(&fleet, 200..200 + 5 * 32, 4_000);
+        assert_eq!(trials, 5);
+        assert_eq!(serve(&fleet, 400..410, 4_000), 10, "trusted again");
     }
 }

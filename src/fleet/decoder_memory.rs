@@ -33,6 +33,8 @@ pub(super) struct DecoderLanes(Box<[LaneId]>);
 #[derive(Debug, Default)]
 pub(super) struct HeldByDecoders {
     believed: Vec<HeldPrompt>,
+    /// True if beliefs are acted on.
+    are_trusted: bool,
     told: Vec<Holding>,
 }
 
@@ -76,8 +78,20 @@ impl DecoderLanes {
 }
 
 impl HeldByDecoders {
-    /// Belief about a decoder, or one of its ranks: what it tells, else what it was given.
+    /// Belief about a decoder, or one of its ranks: what it tells, else what it was given, if that
+    /// is trusted.
     pub(super) fn of(&self, instance: &Instance, rank: Option<Rank>) -> HeldPrompt {
+        let held = self.supposed(instance, rank);
+        HeldPrompt { tokens: if self.is_trusted(instance, rank) { held.tokens } else { 0 }, ..held }
+    }
+
+    /// True if that is acted on: what a decoder tells always is.
+    pub(super) fn is_trusted(&self, instance: &Instance, rank: Option<Rank>) -> bool {
+        self.are_trusted || self.told_of(instance, rank).is_some()
+    }
+
+    /// The same, trusted or not.
+    pub(super) fn supposed(&self, instance: &Instance, rank: Option<Rank>) -> HeldPrompt {
         if let Some(tokens) = self.told_of(instance, rank) {
             return HeldPrompt { prompt_tokens: tokens, answered_tokens: tokens, tokens };
         }
@@ -126,10 +140,16 @@ impl DecoderMemory {
     pub(super) fn held(&self, job: &Job) -> HeldByDecoders {
         let told = self.reports.get().map(|reports| reports.held(job)).unwrap_or_default();
         let mut believed = Vec::new();
+        let mut state = self.lock();
         if !job.chain().is_empty() {
-            self.lock().beliefs.held(job, &mut believed);
+            state.beliefs.held(job, &mut believed);
         }
-        HeldByDecoders { believed, told }
+        HeldByDecoders { believed, told, are_trusted: state.beliefs.is_trusted() }
+    }
+
+    /// True if a decoder computes the rest of a prompt by a belief that is not trusted.
+    pub(super) fn tries_append(&self) -> bool {
+        self.lock().beliefs.allows_append()
     }
 
     /// Sets the source of what decoders tell that they hold, once.

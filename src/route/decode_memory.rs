@@ -17,8 +17,8 @@ use super::trust::{Trust, Verdict};
 /// forgotten. It is the number of answers of 256 tokens that fit beside their prompts of 1 000 into
 /// a memory of five million tokens.
 const MAX_ANSWERS: usize = 4096;
-/// While beliefs are not trusted, one question in so many is answered by them all the same: else
-/// nobody would find out that they are right again.
+/// While beliefs are not trusted, one prompt in so many of those that a decoder would compute the
+/// rest of goes to that decoder all the same: only its report tells if they are right again.
 const TRIAL_EVERY: u32 = 32;
 /// Blocks from which on the part of an answer is long enough to tell if it was there.
 const TELLING_BLOCKS: u32 = 3;
@@ -35,8 +35,8 @@ pub struct DecodeMemory {
     trust: Trust,
     /// Trust in answers, which prompts may repeat otherwise than they were generated.
     answers_trust: Trust,
-    /// Questions that were asked.
-    asked: u32,
+    /// Prompts that a decoder would have computed the rest of, had beliefs been trusted.
+    untrusted: u32,
     /// Room that is used again.
     leading: Vec<u32>,
 }
@@ -48,7 +48,7 @@ pub struct HeldPrompt {
     pub prompt_tokens: u32,
     /// The same with the answer to the last of them, where this prompt may continue it.
     pub answered_tokens: u32,
-    /// Tokens that count: with the answer, unless answers are not trusted.
+    /// The one or the other: with the answer, unless answers are not trusted.
     pub tokens: u32,
 }
 
@@ -115,13 +115,26 @@ impl DecodeMemory {
         answers.note(last, job.prompt_tokens.saturating_add(answer_tokens));
     }
 
-    /// Sets `out[decoder]` to what each decoder is believed to hold of a prompt.
+    /// True if to act on beliefs.
+    pub fn is_trusted(&self) -> bool {
+        self.trust.holds()
+    }
+
+    /// True if a decoder may compute the rest of a prompt that it is believed to hold: always while
+    /// beliefs are trusted, now and then while they are not.
+    pub fn allows_append(&mut self) -> bool {
+        if self.is_trusted() {
+            return true;
+        }
+        self.untrusted = self.untrusted.wrapping_add(1);
+        self.untrusted.is_multiple_of(TRIAL_EVERY)
+    }
+
+    /// Sets `out[decoder]` to what each decoder is believed to hold of a prompt, trusted or not.
     pub fn held(&mut self, job: &Job, out: &mut Vec<HeldPrompt>) {
         let (chain, block_tokens) = (job.chain(), job.chain_tokens());
         self.leading.resize(self.answers.len(), 0);
         self.residents.leading(chain, &mut self.leading);
-        self.asked = self.asked.wrapping_add(1);
-        let counts = self.trust.holds() || self.asked.is_multiple_of(TRIAL_EVERY);
         let answers_count = self.answers_trust.holds();
         out.clear();
         out.extend(self.leading.iter().zip(&self.answers).map(|(blocks, answers)| {
@@ -133,7 +146,7 @@ impl DecodeMemory {
             let beyond = answered.checked_rem(block_tokens).unwrap_or(0);
             let answered_tokens = prompt_tokens.max(answered - beyond);
             let tokens = if answers_count { answered_tokens } else { prompt_tokens };
-            HeldPrompt { prompt_tokens, answered_tokens, tokens: if counts { tokens } else { 0 } }
+            HeldPrompt { prompt_tokens, answered_tokens, tokens }
         }));
     }
 
@@ -260,10 +273,10 @@ mod tests {
         let mut memory = memory(1_000);
         let last = (0..20).map(|seed| turn(&mut memory, seed, 0)).last();
         assert_eq!(last.map(|last| last.trusted), Some(false));
-        let known = job(&[7, 8], 25);
-        memory.enter(LaneId(1), &known);
-        let believed = (0..3 * TRIAL_EVERY).filter(|_| held(&mut memory, &known)[1] > 0).count();
-        assert_eq!(believed, 3);
+        assert_eq!((0..3 * TRIAL_EVERY).filter(|_| memory.allows_append()).count(), 3);
+        let last = (20..25).map(|seed| turn(&mut memory, seed, 70)).last();
+        assert_eq!(last.map(|last| last.trusted), Some(true));
+        assert!((0..TRIAL_EVERY).all(|_| memory.allows_append()));
     }
 
     #[test]

@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, Role};
 use crate::server::fleets::ServedFleet;
-use crate::server::instances::DRAIN_LOOK;
 use crate::tokenization::exchange::{authorized, exchange};
 
 /// Orders after which an engine serves nothing.
@@ -88,15 +86,11 @@ impl ServedFleet {
         for role in &it.roles {
             self.relay.fleet.remove(*role, engine);
         }
-        let until = Instant::now() + limit;
-        while it.roles.iter().any(|role| self.any_drains(*role, &[engine])) {
-            if Instant::now() >= until {
-                self.come_back(it);
-                return Err(format!("it still had requests after {} ms (drain_ms)", limit.as_millis()));
-            }
-            sleep(DRAIN_LOOK).await;
+        if self.drained(&it.roles, &[engine], limit).await {
+            return Ok(());
         }
-        Ok(())
+        self.come_back(it);
+        Err(format!("it still had requests after {} ms (drain_ms)", limit.as_millis()))
     }
 
     /// Remembers an engine that did as it was told; one that refused serves on, unless it slept

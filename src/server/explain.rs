@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use crate::codec::json::Object;
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
+use crate::fleet::BestAppend;
 use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::{AppendRecord, DecisionRecord};
-use crate::route::{Append, Job, Terms};
+use crate::route::{Job, Terms};
 use crate::server::every_engine::without_fleet;
 use crate::server::fleets::{NamedTarget, RequestTies};
 use crate::server::page::decisions::{self, WinReason};
@@ -94,7 +95,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let beliefs = relay.fleet.scheduler().beliefs();
     let best = relay.explain_append(&ask);
     Ok(json!({
-        "append": best.map(|best| append(&best.decoder.name(), &best.append)),
+        "append": best.as_ref().map(append),
         "why": why_now(&ask.job, candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect()),
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
@@ -140,13 +141,15 @@ fn append_record(record: &AppendRecord) -> Value {
 }
 
 /// A decoder that may compute the rest of a prompt: what it is believed to hold, and seconds.
-fn append(decoder: &str, it: &Append) -> Value {
-    let why = match it.is_worth_it() {
-        true => "its first token comes sooner than by a prefiller, by more than it computes",
-        false => "it holds most of the prompt, but a prefiller is as good",
+fn append(best: &BestAppend) -> Value {
+    let it = &best.append;
+    let why = match (best.is_trusted, it.is_worth_it()) {
+        (false, _) => "decoders held less than they were believed to, so that only some prompts are tried",
+        (true, true) => "its first token comes sooner than by a prefiller, by more than it computes",
+        (true, false) => "it holds most of the prompt, but a prefiller is as good",
     };
     json!({
-        "decoder": decoder,
+        "decoder": best.decoder.name(),
         "why": why,
         "is_worth_it": it.is_worth_it(),
         "held_tokens": it.held_tokens,

@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -16,6 +15,7 @@ use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
@@ -24,8 +24,10 @@ use crate::fleet::{Removal, Role};
 use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, body, reply};
 
-/// Between looks at whether engines are drained, and the longest that a caller may wait for it.
-pub(super) const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// Pause between looks at engines that drain.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// Longest time for which a caller may wait until engines have drained.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
 
 /// A change with its list of engines.
@@ -177,10 +179,7 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
             known.push(endpoint);
         }
     }
-    let until = Instant::now() + wait;
-    while fleet.any_drains(role, &known) && Instant::now() < until {
-        tokio::time::sleep(DRAIN_LOOK).await;
-    }
+    fleet.drained(&[role], &known, wait).await;
     let (draining, removed): (Vec<_>, Vec<_>) =
         known.into_iter().partition(|it| fleet.any_drains(role, &[it]));
     let [draining, removed] =
@@ -206,7 +205,7 @@ async fn keep_asking(fleet: Arc<ServedFleet>, stop: CancellationToken, role: Rol
     for _ in 0..fleet.access.now().probe_attempts {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(fleet.access.now().probe_interval) => {}
+            () = sleep(fleet.access.now().probe_interval) => {}
         }
         if fleet.waiting.askers(role, &endpoint).is_none() {
             return;
@@ -258,8 +257,21 @@ impl Waiting {
 }
 
 impl ServedFleet {
+    /// Waits until none of these has work in a role that it leaves. False if one still has after
+    /// `limit`.
+    pub(super) async fn drained(&self, roles: &[Role], endpoints: &[&Endpoint], limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while roles.iter().any(|role| self.any_drains(*role, endpoints)) {
+            if Instant::now() >= until {
+                return false;
+            }
+            sleep(DRAIN_LOOK).await;
+        }
+        true
+    }
+
     /// True if any of these still has work and is to leave.
-    pub(super) fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
+    fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
         self.relay.fleet.sweep(role);
         let members = self.relay.fleet.members(role);
         members.iter().any(|it| it.draining() && endpoints.contains(&it.endpoint()))

@@ -4,6 +4,8 @@
 //! node that does not have them answers `MOVED` and says which one does
 //! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)).
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind};
 
@@ -27,14 +29,16 @@ impl Cluster {
         Ok(Cluster { nodes, name: format!("{prefix}:leader") })
     }
 
-    /// The node that keeps the names at the moment, as the first node says that answers.
+    /// The node that keeps the names at the moment, as the first one says that answers. All are
+    /// asked at once: one that swallows packets delays nobody.
     ///
     /// # Errors
-    /// That of the last node, if none tells.
+    /// That of the node that failed last, if none tells.
     pub async fn keeper(&self) -> Result<Client, ShareError> {
+        let mut asked: FuturesUnordered<_> = self.nodes.iter().map(|node| self.told_by(node)).collect();
         let mut error = ShareError::Closed;
-        for node in &self.nodes {
-            match self.told_by(node).await {
+        while let Some(told) = asked.next().await {
+            match told {
                 Ok(keeper) => return Ok(keeper),
                 Err(why) => error = why,
             }

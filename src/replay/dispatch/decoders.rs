@@ -30,8 +30,17 @@ pub(super) fn lane(decoder: usize) -> LaneId {
 }
 
 impl Director {
-    /// The decoders, with what each holds of a prompt as far as that is remembered.
+    /// The decoders, with what each holds of a prompt as far as that is remembered and trusted.
     pub(super) fn decoders(&mut self, loads: &[DecodeLoad], job: &Job) -> Vec<DecodeCandidate> {
+        let mut decoders = self.supposed_decoders(loads, job);
+        if self.memory.as_ref().is_some_and(|memory| !memory.beliefs.is_trusted()) {
+            decoders.iter_mut().for_each(|decoder| decoder.held_tokens = 0);
+        }
+        decoders
+    }
+
+    /// The decoders, with what each is believed to hold of a prompt.
+    fn supposed_decoders(&mut self, loads: &[DecodeLoad], job: &Job) -> Vec<DecodeCandidate> {
         let mut held = Vec::new();
         if let Some(memory) = &mut self.memory {
             memory.beliefs.held(job, &mut held);
@@ -51,11 +60,12 @@ impl Director {
     /// The decoder that gives a request's first token sooner than a hand-over does.
     pub(super) fn soonest_append(&mut self, question: AppendQuestion<'_>) -> Option<Append> {
         let (rules, job) = (self.memory.as_ref()?.rules, question.job);
-        let decoders = self.decoders(question.loads, job);
+        let decoders = self.supposed_decoders(question.loads, job);
         let costs = AppendCosts { prefill: self.board.board().costs(0), decode: self.decode_costs };
         let grounds = AppendGrounds { rules, costs, policy: self.policy };
         let append = grounds.weigh(&decoders, job, || self.prefilled_s(question))?;
-        append.is_worth_it().then_some(append)
+        let may = append.is_worth_it() && self.memory.as_mut()?.beliefs.allows_append();
+        may.then_some(append)
     }
 
     /// Predicted seconds until a prefiller has computed a prompt.

@@ -6,14 +6,13 @@ use std::time::Duration;
 use http::{HeaderValue, header};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{Step, Turn};
 use crate::dialect::Dialect;
 use crate::dialect::sglang::{self, Switched};
 use crate::server::fleets::ServedFleet;
-use crate::server::instances::DRAIN_LOOK;
 use crate::tokenization::exchange::{authorized, exchange};
 
 /// Limit for the switch of a role: SGLang builds its queues anew and may capture graphs, for which
@@ -75,15 +74,11 @@ impl Errand {
 
     async fn wait_for_drain(&self) -> Result<(), Step> {
         let Turn { engine, from, .. } = &self.turn;
-        let until = Instant::now() + self.drain;
-        while self.fleet.any_drains(*from, &[engine]) {
-            if Instant::now() >= until {
-                let ms = self.drain.as_millis();
-                return Err(Step::Kept(format!("it still had requests after {ms} ms (wait_ms)")));
-            }
-            sleep(DRAIN_LOOK).await;
+        if self.fleet.drained(&[*from], &[engine], self.drain).await {
+            return Ok(());
         }
-        Ok(())
+        let ms = self.drain.as_millis();
+        Err(Step::Kept(format!("it still had requests after {ms} ms (wait_ms)")))
     }
 
     /// Tells an SGLang server its new role; others serve in either as they are.

@@ -5,6 +5,7 @@ use pd_proxy::config::{Config, Secret};
 use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 
 use super::responses::{RESPONSES, about, send_to};
 use super::{code, keys};
@@ -109,8 +110,9 @@ async fn the_node_of_a_cluster_that_keeps_responses_is_found() {
     let (dir, keeper, stage) = (keys(&[("a", "")]), Store::open().await, engines().await);
     let node = Store::open().await;
     node.move_to(keeper.at);
-    // Nobody listens at the first one.
-    let url = format!("redis+cluster://127.0.0.1:1,{}", node.at);
+    // The first one takes connections and says nothing, at the second one nobody listens.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis+cluster://{},127.0.0.1:1,{}", silent.local_addr().unwrap(), node.at);
     let one = node
         .front(&stage, |config| {
             asks_for(&dir)(config);
