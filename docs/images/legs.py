@@ -8,7 +8,7 @@ import pathlib
 from life import picture, text, write_or_check
 
 FILE = pathlib.Path(__file__).with_name("legs.svg")
-HEIGHT = 330
+HEIGHT = 346
 # Name, the line below it, left, top, width, height; how many of them stand one behind the other.
 BOXES = [
     ("client", "", 20, 140, 90, 50, 1),
