@@ -154,6 +154,14 @@ wheel-aarch64:
 image:
     tests/image.sh
 
+# What a release hands out, in dist/VERSION; `just release --dry-run` makes nothing
+release *ARGS:
+    config/release.sh {{ ARGS }}
+
+# The recipe of a release, with a ready program
+release-works:
+    tests/release.sh
+
 # --- real services and engines ---
 
 # Mooncake masters of several versions

@@ -42,18 +42,19 @@ profdata="$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 flags="${RUSTFLAGS:-}"
-built="$folder/$host/dist/pd-proxy"
+target="${CARGO_BUILD_TARGET:-$host}"
+built="$folder/$target/dist/pd-proxy"
 # Build scripts and what the compiler runs leave nothing: they are not instrumented.
-RUSTFLAGS="$flags -Cprofile-generate" build --target "$host"
+RUSTFLAGS="$flags -Cprofile-generate" build --target "$target"
 # It is slow: no one shall find it at a place of programs to be used.
 mv "$built" "$work/pd-proxy"
 python3 benches/pgo/train.py "$work/pd-proxy" "$work"
 # Of functions that were not run nothing is kept: 1.8 MB in place of 15.
 "$profdata" merge --sparse -o "$work/profdata" "$work"/*.profraw
 # Named by what is in it: cargo sees the flags, not the file.
-learnt="$(realpath "$folder")/$host/pgo-$(sha256sum "$work/profdata" | cut -c1-16).profdata"
+learnt="$(realpath "$folder")/$target/pgo-$(sha256sum "$work/profdata" | cut -c1-16).profdata"
 rm -f "$(dirname "$learnt")"/pgo-*.profdata
 mv "$work/profdata" "$learnt"
-RUSTFLAGS="$flags -Cprofile-use=$learnt" build --target "$host"
+RUSTFLAGS="$flags -Cprofile-use=$learnt" build --target "$target"
 install -D "$built" "$folder/dist-pgo/pd-proxy"
 echo "$folder/dist-pgo/pd-proxy" >&3
