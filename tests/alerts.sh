@@ -6,8 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 700 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "alerts: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 . tests/prometheus_site.sh
 venv "${TMPDIR:-/tmp}/pd-proxy-zmq-27.1.0"
 have() { "$python" -c "import zmq; assert zmq.__version__ == '27.1.0'" 2>/dev/null; }

@@ -6,8 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 400 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "balancers: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 
 site=${BALANCERS_SITE:-${TMPDIR:-/tmp}/pd-proxy-balancers}
 packages=(nginx haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1)

@@ -7,8 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 300 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "compose: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 . tests/prometheus_site.sh
 venv "${TMPDIR:-/tmp}/pd-proxy-compose-0.34.0"
 have() { "$python" -c "from importlib.metadata import version; assert version('check-jsonschema') == '0.34.0'" 2>/dev/null; }

@@ -7,8 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 300 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "deploy: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 
 . tests/kubernetes_site.sh
 # Not with exec: the trap stays.

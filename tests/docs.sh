@@ -4,9 +4,8 @@
 # PD_PROXY names the program (default: target/release/pd-proxy), built with --all-features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-program=${PD_PROXY:-target/release/pd-proxy}
+. tests/program.sh
 for tool in python3 curl openssl; do
     command -v "$tool" >/dev/null || { echo "docs: NOT RUN: $tool is missing"; exit 77; }
 done
-[[ -x $program ]] || { echo "docs: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
 exec timeout --kill-after=15 240 python3 tests/docs.py --program "$program" "$@"

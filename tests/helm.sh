@@ -8,8 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 300 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "helm: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 command -v apt-get >/dev/null || not_run "there is no apt-get to fetch Go and sprig with"
 
 debian openssl golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev

@@ -2,9 +2,8 @@
 # The official Python client against the demo. PD_PROXY names the program (default: target/release/pd-proxy).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-program=${PD_PROXY:-target/release/pd-proxy}
+. tests/program.sh
 version=3.54.0
-[[ -x $program ]] || { echo "openai_client: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
 
 venv=${TMPDIR:-/tmp}/pd-proxy-openai-$version
 if ! "$venv/bin/python" -c "import openai; assert openai.__version__ == '$version'" 2>/dev/null; then

@@ -6,8 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 600 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "status: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 
 browser=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}
 if [[ -z $browser ]]; then

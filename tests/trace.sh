@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 300 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "trace: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 
 version=1.45.2
 venv "${TMPDIR:-/tmp}/pd-proxy-otlp-$version"
