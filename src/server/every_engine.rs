@@ -130,7 +130,7 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
     if let Some(refusal) = instances::refusal(&head.extensions) {
         return Err(Box::new(refusal));
     }
-    let named = named_fleet(head.uri.query().unwrap_or_default());
+    let named = FleetQuery::read(head.uri.query().unwrap_or_default()).map_err(refuse)?;
     let drained = DrainQuery::read(head.uri.path(), &named.rest).map_err(refuse)?;
     let (roles, query) = roles(&drained.rest).map_err(refuse)?;
     let fleets = match &named.fleet {
@@ -288,20 +288,46 @@ pub(super) struct FleetQuery {
     pub(super) rest: String,
 }
 
-/// The fleet that a query names first, and the rest of the query.
-pub(super) fn named_fleet(query: &str) -> FleetQuery {
-    let (named, rest): (Vec<&str>, Vec<&str>) =
-        query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(FLEET));
-    let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET)).map(str::to_owned);
-    FleetQuery { fleet, rest: rest.join("&") }
+impl FleetQuery {
+    /// Reads the fleet that a query names.
+    ///
+    /// # Errors
+    /// `InvalidField` where it names one more than once.
+    pub(super) fn read(query: &str) -> Result<FleetQuery, Error> {
+        let (named, rest): (Vec<&str>, Vec<&str>) =
+            query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(FLEET));
+        if named.len() > 1 {
+            let said = printable(&named.join("&"));
+            let message = format!("`{said}` in the query: expected fleet=NAME once");
+            return Err(Error::new(Kind::InvalidField, message).param("fleet"));
+        }
+        let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET)).map(str::to_owned);
+        Ok(FleetQuery { fleet, rest: rest.join("&") })
+    }
 }
 
-/// Path and query without the fleet that it names, and its name, where there are several fleets.
-pub(super) fn without_fleet(gateway: &Gateway, target: PathAndQuery) -> (PathAndQuery, Option<String>) {
-    let query = target.query().filter(|_| gateway.fleets().single().is_none());
-    let Some(FleetQuery { fleet: Some(fleet), rest }) = query.map(named_fleet) else { return (target, None) };
-    let text = if rest.is_empty() { target.path().to_owned() } else { format!("{}?{rest}", target.path()) };
-    (text.parse().unwrap_or(target), Some(fleet))
+/// Path and query of a request, without the fleet that the query names.
+pub(super) struct FleetTarget {
+    pub(super) target: PathAndQuery,
+    /// Name of the fleet, where there are several.
+    pub(super) fleet: Option<String>,
+}
+
+impl FleetTarget {
+    /// Takes the fleet out of the query of `target`, where there are several fleets.
+    ///
+    /// # Errors
+    /// Those of [`FleetQuery::read`].
+    pub(super) fn read(gateway: &Gateway, target: PathAndQuery) -> Result<FleetTarget, Error> {
+        let query = target.query().filter(|_| gateway.fleets().single().is_none());
+        let Some(query) = query else { return Ok(FleetTarget { target, fleet: None }) };
+        let FleetQuery { fleet: Some(fleet), rest } = FleetQuery::read(query)? else {
+            return Ok(FleetTarget { target, fleet: None });
+        };
+        let path = target.path();
+        let text = if rest.is_empty() { path.to_owned() } else { format!("{path}?{rest}") };
+        Ok(FleetTarget { target: text.parse().unwrap_or(target), fleet: Some(fleet) })
+    }
 }
 
 /// The roles that a query names, and the query without them, with its question mark.
@@ -376,6 +402,17 @@ mod tests {
                 error.contains("role=prefill") && error.contains(bad.split('&').next().unwrap()),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn fleet_of_a_query_is_read_once() {
+        let read = |query: &str| FleetQuery::read(query).map(|it| (it.fleet, it.rest));
+        assert_eq!(read("level=1").unwrap(), (None, "level=1".to_owned()));
+        assert_eq!(read("a=1&fleet=x&b=2").unwrap(), (Some("x".to_owned()), "a=1&b=2".to_owned()));
+        for twice in ["fleet=x&fleet=y", "fleet=x&a=1&fleet=x", "fleet=&fleet=x"] {
+            let error = read(twice).unwrap_err().to_string();
+            assert!(error.contains("expected fleet=NAME once") && error.contains("fleet=x"), "{error}");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::{AppendRecord, DecisionRecord};
 use crate::route::{Job, Terms};
-use crate::server::every_engine::without_fleet;
+use crate::server::every_engine::FleetTarget;
 use crate::server::fleets::{NamedTarget, RequestTies};
 use crate::server::page::decisions::{self, WinReason};
 use crate::server::{Gateway, body, instances, openai, reply};
@@ -59,7 +59,7 @@ pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Reques
 
 async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let arrived = openai::arrived(&request);
-    let (target, fleet) = without_fleet(gateway, openai::target(&request));
+    let FleetTarget { target, fleet } = FleetTarget::read(gateway, openai::target(&request))?;
     let (head, body) = request.into_parts();
     let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
     let body = gateway.scan(body)?;

@@ -20,7 +20,7 @@ use crate::auth::Caller;
 use crate::error::{Error, Kind};
 use crate::fleet::Instance;
 use crate::fleet::health::State as Breaker;
-use crate::server::every_engine::named_fleet;
+use crate::server::every_engine::FleetQuery;
 use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, reply};
 use crate::tokenization::exchange::{authorized, exchange};
@@ -49,14 +49,12 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
 /// A client's question for a list.
 struct ListQuestion<'a> {
     client: &'a HeaderMap,
-    /// The fleet in its query.
-    fleet: Option<String>,
+    query: &'a str,
 }
 
 impl<'a> ListQuestion<'a> {
     fn of(request: &'a Request) -> ListQuestion<'a> {
-        let query = request.uri().query().unwrap_or_default();
-        ListQuestion { client: request.headers(), fleet: named_fleet(query).fleet }
+        ListQuestion { client: request.headers(), query: request.uri().query().unwrap_or_default() }
     }
 }
 
@@ -121,7 +119,7 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
 ///
 /// # Errors
 /// Those of [`first_list`]; of several fleets only where none lists anything, and `InvalidField`
-/// for the name of none.
+/// where the query names none of them, or several.
 async fn whole_list(gateway: &Gateway, question: &ListQuestion<'_>) -> Result<Bytes, Refused> {
     let (fleets, client) = (gateway.fleets(), question.client);
     if let Some(fleet) = fleets.single() {
@@ -129,8 +127,8 @@ async fn whole_list(gateway: &Gateway, question: &ListQuestion<'_>) -> Result<By
         let aliases = fleets.listed_aliases(fleet);
         return Ok(if aliases.is_empty() { list } else { merged::with_aliases(list, &aliases) });
     }
-    let only = match &question.fleet {
-        Some(name) => Some(gateway.fleet_for_operator(Some(name)).map_err(Refused::Ours)?),
+    let only = match FleetQuery::read(question.query).map_err(Refused::Ours)?.fleet {
+        Some(name) => Some(gateway.fleet_for_operator(Some(&name)).map_err(Refused::Ours)?),
         None => None,
     };
     let wanted = fleets.iter().filter(|fleet| only.as_ref().is_none_or(|only| Arc::ptr_eq(only, fleet)));

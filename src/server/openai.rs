@@ -25,7 +25,7 @@ use crate::relay::request_ids::Name;
 use crate::relay::response_owners::{self, AliasedModel};
 use crate::relay::{Refusal, Relay};
 use crate::server::adapter::Adapter;
-use crate::server::every_engine::without_fleet;
+use crate::server::every_engine::FleetTarget;
 use crate::server::fallback::{Fallback, FleetAnswer};
 use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, NamedTarget, RequestTies};
 use crate::server::keep_alive::{KeepAlive, mark_stream};
@@ -281,7 +281,7 @@ async fn prepare(
     ledger: &mut Ledger,
 ) -> Result<Prepared, Error> {
     let arrived = arrived(&request);
-    let (target, fleet_named) = without_fleet(gateway, target(&request));
+    let FleetTarget { target, fleet: fleet_named } = FleetTarget::read(gateway, target(&request))?;
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     let span = Span::since(ledger.scope(), "receive", arrived);

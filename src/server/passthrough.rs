@@ -15,7 +15,7 @@ use crate::fleet::{InstanceId, Reservation, Role};
 use crate::relay::box_in_place::boxed;
 use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::response_owners::{self, AliasedModel};
-use crate::server::every_engine::without_fleet;
+use crate::server::every_engine::FleetTarget;
 use crate::server::fallback::{self, FleetChange, Hops, NO_ENGINE};
 use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, ServedFleet};
 use crate::server::one_engine::{Answer, EngineRequest, try_roles};
@@ -122,7 +122,7 @@ async fn run(
     RoutedRequest { kind, passage, request, arrived }: RoutedRequest,
     account: &mut PassthroughAccount,
 ) -> Result<FleetAnswer, Error> {
-    let (target, named) = without_fleet(gateway, openai::target(&request));
+    let FleetTarget { target, fleet: named } = FleetTarget::read(gateway, openai::target(&request))?;
     let (head, body) = request.into_parts();
     if !is_plain(target.path()) {
         let message = "the path has dot segments or encoded slashes, which no route of an engine has";

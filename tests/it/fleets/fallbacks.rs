@@ -93,7 +93,7 @@ async fn fleet_of_the_query_has_the_model_or_the_request_is_refused() {
     ] {
         let ask = async |query: &str| fleets.post(&format!("{path}{query}"), &body).await;
         assert_eq!(ask("?fleet=f0").await.status, 200, "{path}");
-        for wrong in ["?fleet=f1", "?fleet=f9"] {
+        for wrong in ["?fleet=f1", "?fleet=f9", "?fleet=f0&fleet=f0", "?fleet=f0&fleet=f1"] {
             let refused = ask(wrong).await;
             assert_eq!(
                 (refused.status, refused.json()["error"]["param"].as_str()),

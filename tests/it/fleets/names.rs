@@ -59,8 +59,14 @@ async fn models_of_all_fleets_are_one_list_that_says_whose_they_are() {
         let one = fleets.get(&format!("/v1/models/model-2?fleet={query}")).await;
         assert_eq!(one.status, status, "{query}: {}", one.text());
     }
-    let unknown = fleets.get("/v1/models?fleet=f9").await;
-    assert_eq!((unknown.status, unknown.json()["error"]["param"].as_str()), (400, Some("fleet")));
+    for query in ["fleet=f9", "fleet=f0&fleet=f2"] {
+        let refused = fleets.get(&format!("/v1/models?{query}")).await;
+        assert_eq!(
+            (refused.status, refused.json()["error"]["param"].as_str()),
+            (400, Some("fleet")),
+            "{query}"
+        );
+    }
     fleets.end().await;
 }
 

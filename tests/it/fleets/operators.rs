@@ -71,6 +71,13 @@ async fn orders_reach_one_fleet_or_all() {
     let version = fleets.get("/version").await;
     assert_eq!((version.status, version.text().contains("one of f0, f1")), (400, true), "{}", version.text());
     assert_eq!(fleets.get("/version?fleet=f1").await.status, 200);
+    for twice in ["fleet=f0&fleet=f1", "fleet=f1&fleet=f1"] {
+        let reset = fleets.post(&format!("/reset_prefix_cache?{twice}"), &json!({})).await;
+        for refusal in [fleets.get(&format!("/version?{twice}")).await, reset] {
+            let error = &refusal.json()["error"];
+            assert_eq!((refusal.status, &error["param"]), (400, &json!("fleet")), "{twice}: {error}");
+        }
+    }
     let adapter = json!({"lora_name": "a", "lora_path": "/a"});
     let refusal = fleets.post("/v1/load_lora_adapter", &adapter).await;
     assert_eq!((refusal.status, refusal.text().contains("f0, f1")), (400, true), "{}", refusal.text());
