@@ -84,7 +84,7 @@ fn run_check(args: &CheckArgs) -> Result<(), Failure> {
 fn run_init(args: &InitArgs) -> Result<(), Failure> {
     let env = config::process_env();
     let written = runtime(1).map_err(named)?.block_on(init::run(args, &env)).map_err(named)?;
-    say(if args.dry_run { &written.text } else { &written.summary }).map_err(named)
+    say(if args.is_printed() { &written.text } else { &written.summary }).map_err(named)
 }
 
 /// Says nothing when all is well.

@@ -63,7 +63,7 @@ pub enum InitError {
 /// # Errors
 /// [`InitError`] names the flag at fault, or the engines that are away. No file is left behind.
 pub async fn run(args: &InitArgs, env: &Env) -> Result<Written, InitError> {
-    if !args.dry_run && args.output.exists() {
+    if !args.is_printed() && args.output.exists() {
         return Err(InitError::Exists(args.output.clone()));
     }
     let loaded = Config::load(&args.serve, env)?;
@@ -80,10 +80,10 @@ pub async fn run(args: &InitArgs, env: &Env) -> Result<Written, InitError> {
         asked.findings.seed = asked.try_seeds(&known).await?;
     }
     let drawn = draft::draw(&asked.findings);
-    let file = args.output.to_string_lossy();
+    let file = args.named_file().to_string_lossy();
     let head = text::Head { engines: &asked.lines, file: &file };
     let text = text::render(&head, &drawn, &sections(&loaded.config));
-    if !args.dry_run {
+    if !args.is_printed() {
         write(&args.output, &text)?;
     }
     Ok(Written { summary: summary(args, &drawn), text })

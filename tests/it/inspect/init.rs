@@ -96,7 +96,7 @@ async fn seed_is_found_by_what_a_prefiller_stores_in_the_pool() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn file_that_exists_is_left_as_it_is_and_a_dry_run_writes_none() {
+async fn file_that_exists_is_left_as_it_is_and_what_is_printed_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mine.toml");
     std::fs::write(&path, "[server]\nport = 1\n").unwrap();
@@ -111,6 +111,9 @@ async fn file_that_exists_is_left_as_it_is_and_a_dry_run_writes_none() {
     let dry = said(words(&line)).await;
     expect(&dry, 0, &["[fleet]", &format!("prefill = [\"{p}\"]"), "served as sim"]);
     assert!(dry.1.parse::<toml::Table>().is_ok() && !path.exists(), "{}", dry.1);
+    let printed = said(words(&["init", "--output", "-", "--prefill", &p, "--decode", &d])).await;
+    expect(&printed, 0, &["[fleet]", &format!("prefill = [\"{p}\"]"), "check --config pd-proxy.toml"]);
+    assert!(printed.1.parse::<toml::Table>().is_ok() && !Path::new("-").exists(), "{}", printed.1);
     prefill.stop().await;
     // One engine is enough.
     let half = said(words(&line)).await;
