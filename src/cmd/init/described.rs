@@ -27,8 +27,17 @@ pub(super) struct Connector {
     pub(super) name: String,
     /// Store that it writes to, where it can be one of several (`backend`).
     pub(super) backend: Option<String>,
-    /// Time for which KV is kept for a decoder (`kv_lease_duration`), in milliseconds.
-    pub(super) lease_ms: Option<u64>,
+    /// Time for which KV is kept for a decoder (`kv_lease_duration`), if it tells one.
+    pub(super) lease: Option<ToldLease>,
+}
+
+/// Value of `kv_lease_duration`. vLLM takes any number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ToldLease {
+    /// A time, in milliseconds.
+    Ms(u64),
+    /// A number that is no time, as it was told: KV is gone before a decoder fetches it.
+    NoTime(String),
 }
 
 /// Sizes of an engine's parallelism.
@@ -88,14 +97,17 @@ fn add(transfer: Transfer, connectors: &mut Vec<Connector>) {
         return extra.connectors.into_iter().take(MAX_CONNECTORS).for_each(|inner| add(inner, connectors));
     }
     let Some(name) = transfer.kv_connector.filter(|_| connectors.len() < MAX_CONNECTORS) else { return };
-    let lease_ms = extra.kv_lease_duration.and_then(in_ms);
-    connectors.push(Connector { name, backend: extra.backend, lease_ms });
+    let lease = extra.kv_lease_duration.map(told_lease);
+    connectors.push(Connector { name, backend: extra.backend, lease });
 }
 
-/// Seconds in whole milliseconds; `None` if they are no time.
-fn in_ms(seconds: f64) -> Option<u64> {
-    let time = std::time::Duration::try_from_secs_f64(seconds).ok()?;
-    u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0)
+/// Seconds in whole milliseconds, if they are a time.
+fn told_lease(seconds: f64) -> ToldLease {
+    let time = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    match u64::try_from(time.as_millis()) {
+        Ok(ms) if ms > 0 => ToldLease::Ms(ms),
+        _ => ToldLease::NoTime(seconds.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -109,8 +121,10 @@ mod tests {
     #[test]
     fn connectors_and_sizes_are_read_from_an_engine_of_vllm() {
         let read = read(ANSWER.as_bytes()).unwrap();
-        let named: Vec<_> = read.connectors.iter().map(|one| (one.name.as_str(), one.lease_ms)).collect();
-        assert_eq!(named, [("NixlConnector", Some(45_000)), ("MooncakeStoreConnector", None)]);
+        let named: Vec<_> =
+            read.connectors.iter().map(|one| (one.name.as_str(), one.lease.clone())).collect();
+        let told = Some(ToldLease::Ms(45_000));
+        assert_eq!(named, [("NixlConnector", told), ("MooncakeStoreConnector", None)]);
         let Sizes { tensor, pipeline, prefill_context, decode_context } = read.sizes;
         assert_eq!([tensor, pipeline, prefill_context, decode_context], [Some(1); 4]);
     }
@@ -126,11 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_no_time_is_not_known() {
+    fn a_lease_that_is_no_time_is_kept_as_it_was_told() {
         for odd in [-1.0, 0.0, f64::NAN, f64::INFINITY, 1e300] {
-            assert_eq!(in_ms(odd), None, "{odd}");
+            assert_eq!(told_lease(odd), ToldLease::NoTime(odd.to_string()));
         }
-        assert_eq!(in_ms(0.5), Some(500));
+        assert_eq!((told_lease(0.5), told_lease(30.0)), (ToldLease::Ms(500), ToldLease::Ms(30_000)));
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::described::{Connector, Description};
+use super::described::{Connector, Description, ToldLease};
 use crate::config::report::quoted;
 use crate::fleet::Role;
 use crate::tokenization::Facts;
@@ -173,7 +173,22 @@ fn dialect(findings: &Findings) -> Vec<Setting> {
 /// The time for which prefillers keep KV: the shortest that is told.
 fn lease(findings: &Findings) -> Vec<Setting> {
     const KEY: &str = "engine.lease_ms";
-    if let Some(lease_ms) = findings.connectors().filter_map(|one| one.lease_ms).min() {
+    let mut leases_ms = Vec::new();
+    for connector in findings.connectors() {
+        match &connector.lease {
+            None => {}
+            Some(ToldLease::Ms(ms)) => leases_ms.push(*ms),
+            Some(ToldLease::NoTime(value)) => {
+                let why = format!(
+                    "How long is KV kept for decoders? kv_lease_duration of a prefiller's {} is {value}, so that it is gone \
+                     before one fetches it: start it with seconds above 0, as 30, and set that here.",
+                    connector.name
+                );
+                return vec![question(KEY, "30_000", &why)];
+            }
+        }
+    }
+    if let Some(lease_ms) = leases_ms.into_iter().min() {
         return vec![set(KEY, lease_ms.to_string(), "The prefillers' kv_lease_duration.".to_owned())];
     }
     // Of SGLang's engines, and of connectors that are told without one, it is not asked for.

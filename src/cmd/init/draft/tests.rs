@@ -31,7 +31,7 @@ fn prefiller() -> FoundEngine {
 }
 
 fn connector(name: &str) -> Connector {
-    Connector { name: name.to_owned(), backend: None, lease_ms: None }
+    Connector { name: name.to_owned(), backend: None, lease: None }
 }
 
 fn described(connectors: &[Connector]) -> Option<Description> {
@@ -112,7 +112,7 @@ fn engines_of_sglang_are_known_by_their_signs() {
 #[test]
 fn engines_in_development_mode_tell_of_connectors_leases_and_sizes() {
     let mut lease = connector("NixlConnector");
-    lease.lease_ms = Some(45_000);
+    lease.lease = Some(ToldLease::Ms(45_000));
     let mut told = described(&[lease, connector("MooncakeStoreConnector")]);
     told.as_mut().unwrap().sizes.tensor = Some(2);
     let settings = drawn(vec![FoundEngine { description: told, ..prefiller() }], |_| {});
@@ -183,4 +183,24 @@ fn engines_that_say_nothing_leave_questions() {
     for key in ["dialect.name", "fleet.model", "prompt.model_path", "hash.block_tokens", "pool.kind"] {
         assert_eq!(find(&settings, key).state, State::Question, "{key}");
     }
+}
+
+#[test]
+fn lease_that_is_no_time_is_a_question_that_names_it() {
+    let told = |leases: &[ToldLease]| {
+        let connectors =
+            leases.iter().map(|told| Connector { lease: Some(told.clone()), ..connector("NixlConnector") });
+        let connectors: Vec<Connector> = connectors.collect();
+        drawn(vec![FoundEngine { description: described(&connectors), ..prefiller() }], |_| {})
+    };
+    let odd = ToldLease::NoTime("-5".to_owned());
+    for leases in [vec![odd.clone()], vec![ToldLease::Ms(45_000), odd]] {
+        let settings = told(&leases);
+        expect(&settings, "engine.lease_ms", State::Question, "30_000");
+        let why = &find(&settings, "engine.lease_ms").why;
+        for part in ["kv_lease_duration", "NixlConnector is -5", "seconds above 0"] {
+            assert!(why.contains(part), "{part} in {why}");
+        }
+    }
+    expect(&told(&[ToldLease::Ms(45_000), ToldLease::Ms(20_000)]), "engine.lease_ms", State::Set, "20000");
 }
