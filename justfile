@@ -224,7 +224,7 @@ real-image-blocks *ARGS:
 real-store-keys:
     tests/real/store_keys.sh
 
-# A configuration that `pd-proxy init` writes for vLLM engines with a Mooncake store
+# A configuration that `pd-proxy init` writes for vLLM engines with a Mooncake store, and with NIXL
 real-init:
     tests/real/init.sh
 
@@ -247,6 +247,14 @@ real-append:
 # A vLLM decoder killed under streams that go on
 real-resume:
     tests/real/resume.sh
+
+# Priorities of clients' keys in a vLLM decoder
+real-priority:
+    tests/real/priority.sh
+
+# A vLLM decoder put to sleep, paused and woken through the gateway
+real-asleep:
+    tests/real/asleep.sh
 
 # What moved in newer releases of engines and pools of what is relied on here; `-- --help` has its options
 drift *ARGS:

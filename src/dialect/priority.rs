@@ -1,5 +1,5 @@
 //! `priority` of vLLM's scheduler (`--scheduling-policy priority`): an integer, 0 by default; the
-//! smaller, the sooner. It is a member of the body. From 0.33 on the header `X-Vllm-Priority` of
+//! smaller, the sooner. It is a member of the body. From 0.32 on the header `X-Vllm-Priority` of
 //! chats, completions and responses outranks that.
 
 use bytes::Bytes;

@@ -104,12 +104,14 @@ class Held:
 
 def main():
     parser = argparse.ArgumentParser()
-    for flag in ("gateway", "model", "port", "block", "seed", "events"):
+    for flag in ("gateway", "model", "port", "block", "seed"):
         parser.add_argument(f"--{flag}", required=True)
+    parser.add_argument("--events", help="where the engine publishes; left out, it tells itself")
     args = parser.parse_args()
     more = ["--set", "events.listen=true", "--set", "log.format=json"]
-    more += ["--set", f"events.endpoints=127.0.0.1:{args.port}={args.events}"]
-    print(f"== the gateway listens: {args.events}", flush=True)
+    if args.events:
+        more += ["--set", f"events.endpoints=127.0.0.1:{args.port}={args.events}"]
+    print(f"== the gateway listens: {args.events or 'where the engine says'}", flush=True)
     with Serving(args, args.model, *more) as gateway:
         gateway.shows(tokens_proven=1, block_names_known=1)
         held = Held(args, gateway)
