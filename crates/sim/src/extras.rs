@@ -11,7 +11,8 @@ use super::chat;
 use super::fail::ApiFailure;
 use super::http::{ReceivedRequest, respond, respond_json, short_id, unix_s};
 use super::hub::Hub;
-use super::spec::{Connector, Role};
+use super::role_switch;
+use super::spec::Connector;
 use super::sse::Body;
 use super::text::string_print;
 use super::tokens;
@@ -32,9 +33,14 @@ pub fn allowed(path: &str) -> Option<Method> {
     match path {
         "/server_info" | "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load"
         | "/metrics" | "/kv_event_sources" | "/v1/models" => Some(Method::GET),
-        "/tokenize" | RENDER | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" | LOAD | UNLOAD => {
-            Some(Method::POST)
-        }
+        "/tokenize"
+        | RENDER
+        | "/detokenize"
+        | "/v1/embeddings"
+        | "/reset_prefix_cache"
+        | LOAD
+        | UNLOAD
+        | role_switch::PATH => Some(Method::POST),
         _ => api::of_path(path).map(|_| Method::POST),
     }
 }
@@ -74,6 +80,9 @@ pub fn post(hub: &Hub, path: &str, asked: &ReceivedRequest) -> Result<Response<B
     if matches!(path, LOAD | UNLOAD) {
         return change_adapters(hub, path, &body);
     }
+    if path == role_switch::PATH {
+        return role_switch::answer(hub, &body);
+    }
     match path {
         "/tokenize" => tokenize(hub, &body, &asked.body),
         RENDER => render(hub, &body, &asked.body),
@@ -112,11 +121,7 @@ fn change_adapters(hub: &Hub, path: &str, body: &Value) -> Result<Response<Body>
 
 /// As much of SGLang's as says what the server is there for.
 fn server_info(hub: &Hub) -> Value {
-    let mode = match hub.spec.role {
-        Role::Prefill => "prefill",
-        Role::Decode => "decode",
-        Role::Both => "null",
-    };
+    let mode = role_switch::name(hub.role());
     json!({"disaggregation_mode": mode, "disaggregation_bootstrap_port": hub.gate.addr().port()})
 }
 

@@ -14,9 +14,10 @@ use super::faults::{Fault, FaultKind, Script};
 use super::handoff::Source;
 use super::ledger::{Ledger, Release};
 use super::pool::ToStore;
+use super::role_switch::RoleState;
 use super::side;
 use super::socket::Entry;
-use super::spec::EngineSpec;
+use super::spec::{EngineSpec, Role};
 
 /// Statuses [`super::Engine::heard`] remembers.
 const HEARD_STATUSES: usize = 4096;
@@ -93,6 +94,7 @@ pub struct Hub {
     seen: Mutex<SeenLog>,
     heard: Mutex<VecDeque<u16>>,
     adapters: Mutex<Vec<String>>,
+    role: Mutex<RoleState>,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,7 @@ impl Hub {
     pub fn new(spec: EngineSpec, gate: Entry, chores: mpsc::Sender<Chore>) -> Hub {
         let core = Core::new(&spec);
         let adapters = Mutex::new(spec.adapters.clone());
+        let role = Mutex::new(RoleState { role: spec.role, is_broken: false });
         Hub {
             spec,
             engine_id: uuid::Uuid::new_v4().to_string(),
@@ -126,12 +129,24 @@ impl Hub {
             seen: Mutex::default(),
             heard: Mutex::default(),
             adapters,
+            role,
         }
     }
 
     /// LoRA adapters that are loaded now.
     pub fn adapters(&self) -> MutexGuard<'_, Vec<String>> {
         lock(&self.adapters)
+    }
+
+    /// The role that it serves in now.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role_state().role
+    }
+
+    /// Its role, to be changed.
+    pub fn role_state(&self) -> MutexGuard<'_, RoleState> {
+        lock(&self.role)
     }
 
     /// This engine, as it reads the KV of others.

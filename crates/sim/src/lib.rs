@@ -8,7 +8,7 @@
 //! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`],
 //! [`handoff`], [`encodings`]. Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`],
 //! [`side`], [`layerwise`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
-//! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
+//! [`messages`], [`fail`], [`role_switch`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
 //! Not simulated: a token of its own for the end of a sequence, preemption, lease heartbeats,
 //! HTTP/2.
@@ -43,6 +43,7 @@ pub mod net;
 pub mod pool;
 mod readback;
 pub mod responses;
+pub mod role_switch;
 pub mod side;
 pub mod socket;
 pub mod spec;
@@ -59,7 +60,7 @@ pub use hub::ObservedRequest;
 pub use ledger::Ledger;
 pub use net::{MemoryListener, Net};
 pub use pool::{Mirror, Pool};
-pub use spec::{Connector, EngineSpec, Role, Tokenizing};
+pub use spec::{Connector, EngineSpec, Role, RoleSwitch, Tokenizing};
 
 #[cfg(test)]
 mod tests;

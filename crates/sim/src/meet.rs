@@ -97,7 +97,7 @@ fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, ApiFailure> {
     let port = body.get("bootstrap_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
     let at =
         text(body, "bootstrap_host").zip(port).map(|(host, port)| Address { host: host.to_owned(), port });
-    match (hub.spec.role, at) {
+    match (hub.role(), at) {
         (Role::Prefill, _) => Ok(Handoff::KeepAs(room.to_string())),
         (_, Some(at)) => Ok(meet(None, at, room.to_string())),
         (_, None) => Ok(Handoff::Never),

@@ -63,6 +63,20 @@ impl Connector {
     }
 }
 
+/// Ways in which a server answers that is told to take the other role; only with
+/// [`Connector::Sglang`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleSwitch {
+    /// Its release has no such route.
+    Absent,
+    /// It was started without `--enable-pd-role-switch`.
+    Disabled,
+    /// It takes the role.
+    Enabled,
+    /// It leaves its role, and fails to build what the other one needs.
+    Breaks,
+}
+
 /// The shape of one simulated engine.
 #[derive(Clone, Debug)]
 pub struct EngineSpec {
@@ -101,6 +115,8 @@ pub struct EngineSpec {
     pub bidirectional: bool,
     /// For how long, in milliseconds (vLLM: `decoder_kv_blocks_ttl`).
     pub kept_back_ms: u64,
+    /// Answer to the order to take the other role.
+    pub role_switch: RoleSwitch,
     /// Time that a prompt takes to get into the store after it is computed, in milliseconds; the
     /// answer does not wait for it.
     pub store_delay_ms: u64,
@@ -172,6 +188,7 @@ impl Default for EngineSpec {
             pool: None,
             bidirectional: false,
             kept_back_ms: 480_000,
+            role_switch: RoleSwitch::Absent,
             store_delay_ms: 0,
             prompt_details: true,
             version: "0.32.0".to_owned(),

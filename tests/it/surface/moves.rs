@@ -1,21 +1,19 @@
 //! `/instances/move`: engines that turn from one role to the other.
 
 use pd_proxy::config::{DialectName, Secret};
-use pd_proxy::sim::Engine;
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Role, RoleSwitch};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::common::client::{self, Raw, post};
-use crate::common::raw_engine::{Front, RawEngine, answer};
 use crate::common::stage::{Script, Stage, fast, slow};
 use crate::common::time::eventually;
 
-use super::{CHAT, change, chat, count, lone, name, remove_all};
+use super::{CHAT, body_of, change, chat, count, header, lone, name, remove_all};
 
 const MOVE: &str = "/instances/move";
 const SWITCH: &str = "/pd_role_switch";
-const MODELS: &str = r#"{"object":"list","data":[{"id":"sim","object":"model"}]}"#;
 
 fn order(engine: &str, to: &str) -> String {
     json!({"instance": engine, "to": to}).to_string()
@@ -156,78 +154,108 @@ async fn engine_that_does_not_drain_in_time_stays() {
     stage.end().await;
 }
 
-/// Server whose answers are SGLang's (`srt/disaggregation/role_switch.py`): one to each switch, the
-/// last of them to all that follow.
-async fn sglang(switches: Vec<(u16, Value)>) -> RawEngine {
-    let left = std::sync::Mutex::new(switches);
-    RawEngine::start(move |asked| match asked.path() {
-        SWITCH => {
-            let mut left = left.lock().unwrap();
-            let (status, body) = if left.len() > 1 { left.remove(0) } else { left[0].clone() };
-            answer(status, &body.to_string())
-        }
-        "/v1/models" => answer(200, MODELS),
-        _ => answer(404, "{}"),
-    })
-    .await
+/// Simulated engines of SGLang, two prefillers and a decoder, that answer the order to take the
+/// other role like this.
+fn sglang(role_switch: RoleSwitch) -> Script {
+    let engine = EngineSpec { connector: Connector::Sglang, role_switch, ..fast() };
+    let mut script = Script { decoders: 1, engine, ..Script::default() };
+    script.config.dialect.name = DialectName::Sglang;
+    script.config.engine.api_key = Some(Secret::new("engines"));
+    script
 }
 
-fn switched(success: bool, message: &str, safe: Option<bool>) -> Value {
-    let mut said =
-        json!({"success": success, "message": message, "old_role": "prefill", "new_role": "decode"});
-    if let Some(safe) = safe {
-        said["safe_to_restore"] = safe.into();
-    }
-    said
+/// Numbers of engines that serve in each role.
+async fn counts(stage: &Stage) -> [usize; 2] {
+    sides(&async |path: &str| stage.get(path).await).await.map(|side| side.len())
 }
 
 #[tokio::test]
-async fn sglang_server_is_told_its_role_and_believed() {
-    let done = (200, switched(true, "ok", None));
-    let busy =
-        (400, switched(false, "instance is not idle; drain all requests before switching", Some(true)));
-    let broken =
-        (400, switched(false, "role switch failed; instance unhealthy, restart required: x", Some(false)));
-    for (first, status, word, places) in [
-        (done.clone(), 200, "joined", [1, 2]),
+async fn sglang_engine_is_told_its_role_and_serves_in_it() {
+    let stage = Stage::set(sglang(RoleSwitch::Enabled)).await;
+    let ask = async || {
+        let raw = stage.post(CHAT, &chat("who is there?").to_string()).await;
+        assert_eq!(raw.status, 200, "{}", raw.text());
+        raw.json()["choices"][0]["message"]["content"].clone()
+    };
+    let before = ask().await;
+    let turning = name(&stage.prefillers[0]);
+    let body = json!({"instance": turning, "to": "decode", "switch": {"decode_cuda_graph_memory_gb": 1.5}});
+    let raw = stage.post(MOVE, &body.to_string()).await;
+    assert!(raw.status == 200 && raw.text().contains("joined"), "{} {}", raw.status, raw.text());
+    let seen = stage.prefillers[0].seen();
+    let asked: Vec<_> = seen.iter().filter(|asked| asked.path == SWITCH).collect();
+    assert_eq!((asked.len(), header(asked[0], "authorization").as_deref()), (1, Some("Bearer engines")));
+    assert_eq!(body_of(asked[0]), json!({"new_role": "decode", "decode_cuda_graph_memory_gb": 1.5}));
+    // Text that is right was written from KV of the other prefiller.
+    remove_all(&stage, "decode", &stage.decoders).await;
+    assert_eq!(ask().await, before, "it decodes");
+    let decoder = change("decode", json!([name(&stage.decoders[0])]));
+    assert_eq!(stage.post("/instances/add", &decoder).await.status, 200);
+    assert_eq!(stage.post(MOVE, &order(&turning, "prefill")).await.status, 200);
+    remove_all(&stage, "prefill", &stage.prefillers[1..]).await;
+    assert_eq!(ask().await, before, "it prefills");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn sglang_engine_that_refuses_serves_on_and_one_that_breaks_is_left_out() {
+    let broken = "instance is unhealthy after a failed role switch; restart required";
+    for (role_switch, word, places) in [
+        (RoleSwitch::Absent, "serves for prefill again, as before: /pd_role_switch: status 404", [2, 1]),
+        (RoleSwitch::Disabled, "status 400: --enable-pd-role-switch is not set", [2, 1]),
         (
-            busy,
-            502,
-            "serves for prefill again, as before: /pd_role_switch: status 400: instance is not idle",
-            [2, 1],
+            RoleSwitch::Breaks,
+            "is in neither role now: /pd_role_switch: status 400: role switch failed",
+            [1, 1],
         ),
-        (broken, 502, "is in neither role now: /pd_role_switch: status 400: role switch failed", [1, 1]),
-        ((404, json!({"detail": "Not Found"})), 502, "serves for prefill again", [2, 1]),
     ] {
-        let turning = sglang(vec![first, done.clone()]).await;
-        let (other, decoder) = (sglang(vec![done.clone()]).await, sglang(vec![done.clone()]).await);
-        let front = Front::of(&[&turning, &other], &[&decoder], |config| {
-            config.dialect.name = DialectName::Sglang;
-            config.engine.api_key = Some(Secret::new("engines"));
-            config.server.open_admin = true;
-        })
-        .await;
-        let engine = turning.addr().to_string();
-        let body =
-            json!({"instance": engine, "to": "decode", "switch": {"decode_cuda_graph_memory_gb": 1.5}});
-        let raw = front.post(MOVE, &body.to_string()).await;
-        assert!(raw.status == status && raw.text().contains(word), "{word}: {} {}", raw.status, raw.text());
-        let asked: Vec<_> = turning.seen().into_iter().filter(|asked| asked.path() == SWITCH).collect();
-        assert_eq!(asked.len(), 1, "{word}");
-        assert_eq!(asked[0].header("authorization"), Some("Bearer engines"));
-        let told: Value = serde_json::from_slice(&asked[0].body).unwrap();
-        assert_eq!(told, json!({"new_role": "decode", "decode_cuda_graph_memory_gb": 1.5}));
-        let counted = sides(&async |path: &str| front.get(path).await).await.map(|side| side.len());
-        assert_eq!(counted, places, "{word}");
+        let mut stage = Stage::set(sglang(role_switch)).await;
+        let there = order(&name(&stage.prefillers[0]), "decode");
+        let raw = stage.post(MOVE, &there).await;
+        assert!(raw.status == 502 && raw.text().contains(word), "{word}: {} {}", raw.status, raw.text());
+        assert_eq!(counts(&stage).await, places, "{word}");
+        assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200, "{word}");
         if places == [1, 1] {
-            let lost = front.get("/instances").await.json()["moves"][0].clone();
-            assert_eq!((&lost["step"], &lost["instance"]), (&json!("lost"), &json!(engine)));
-            let shown = front.get("/status.json").await.json()["moves"][0].clone();
+            let again = stage.post(MOVE, &there).await;
+            assert!(again.status == 502 && again.text().contains(broken), "{}", again.text());
+            let lost = moves(&stage).await[0].clone();
+            assert_eq!((&lost["step"], &lost["to"]), (&json!("lost"), &json!("decode")));
+            let shown = stage.get("/status.json").await.json()["moves"][0].clone();
             assert_eq!(shown, lost, "the status page shows it");
-            let again = front.post(MOVE, &order(&engine, "decode")).await;
-            assert_eq!(again.status, 200, "it was restarted: {}", again.text());
-            assert_eq!(front.get("/instances").await.json()["moves"], json!([]));
+            let old = stage.prefillers.remove(0);
+            let at = old.addr();
+            old.stop().await;
+            let spec = EngineSpec { role: Role::Decode, ..sglang(RoleSwitch::Enabled).engine };
+            stage.decoders.push(Engine::start(spec, at).await.unwrap());
+            let restarted = stage.post(MOVE, &there).await;
+            assert_eq!(restarted.status, 200, "it was restarted: {}", restarted.text());
+            assert_eq!((moves(&stage).await, counts(&stage).await), (json!([]), [1, 2]));
         }
-        front.end().await;
+        stage.end().await;
     }
+}
+
+#[tokio::test]
+async fn sglang_engine_that_works_for_somebody_else_serves_on() {
+    let stage = Stage::set(sglang(RoleSwitch::Enabled)).await;
+    let turning = &stage.prefillers[0];
+    let there = order(&name(turning), "decode");
+    let mut body = chat("of another gateway");
+    body["bootstrap_room"] = 7.into();
+    let mut socket = TcpStream::connect(turning.addr()).await.unwrap();
+    socket.write_all(&post(CHAT, &body.to_string())).await.unwrap();
+    eventually("it keeps KV", async || turning.ledger().pinned_handoffs > 0).await;
+    let raw = stage.post(MOVE, &there).await;
+    let word = "serves for prefill again, as before: /pd_role_switch: status 400: instance is not idle";
+    assert!(raw.status == 502 && raw.text().contains(word), "{} {}", raw.status, raw.text());
+    assert_eq!(counts(&stage).await, [2, 1]);
+    drop(socket);
+    let is_idle = async || {
+        let ledger = turning.ledger();
+        ledger.pinned_handoffs + ledger.running == 0
+    };
+    eventually("it is idle", is_idle).await;
+    let raw = stage.post(MOVE, &there).await;
+    assert_eq!((raw.status, counts(&stage).await), (200, [1, 2]), "{}", raw.text());
+    stage.end().await;
 }
