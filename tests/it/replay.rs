@@ -156,6 +156,38 @@ fn splits_are_compared_by_the_requests_that_they_bear() {
 }
 
 #[test]
+fn flags_that_leave_nothing_to_do_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 60, 20);
+    for (flags, code, words) in [
+        ("--dead --prefillers 1", 1, "--dead: the only prefiller dies, and nobody is left to serve"),
+        ("--dead --capacity --ratio 4", 1, "--dead: --ratio also tries a single prefiller"),
+        ("--decode-cache --append-chunk 0", 2, "invalid value '0' for '--append-chunk"),
+    ] {
+        let (ended, out, err) = replay(&path, &format!("--seeds 1 --policy random {flags}"));
+        assert_eq!((ended, out.as_str()), (code, ""), "{flags}");
+        assert!(err.contains(words), "{err}");
+    }
+    let (code, _, err) = replay(&path, "--seeds 1 --load 0.5 --policy random --dead --prefillers 2");
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn policies_that_need_caches_of_decoders_say_so_where_there_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 60, 20);
+    let flags = "--seeds 1 --load 0.5 --policy predicted,predicted-append --prefillers 2 --decoders 2";
+    let note = "predicted-append: decoders keep nothing without --decode-cache";
+    let (_, out, _) = replay(&path, flags);
+    assert!(out.contains(&format!("\n{note}")), "{out}");
+    assert!(json(&path, flags)["note"].as_str().unwrap().starts_with(note));
+    for without in [format!("{flags} --decode-cache"), flags.replace(",predicted-append", "")] {
+        assert!(!replay(&path, &without).1.contains(note), "{without}");
+        assert_eq!(json(&path, &without)["note"], Value::Null, "{without}");
+    }
+}
+
+#[test]
 fn faults_hurt_and_everybody_is_served_nevertheless() {
     let dir = tempfile::tempdir().unwrap();
     let path = trace(dir.path(), 200, 50);

@@ -46,6 +46,12 @@ pub enum TrialError {
     /// Think times were given to an open loop.
     #[error("--think-ms: nobody thinks in an open loop; add --loop closed")]
     Think,
+    /// The only prefiller is to die.
+    #[error("--dead: the only prefiller dies, and nobody is left to serve: use --prefillers 2 or more")]
+    NobodyLeft,
+    /// One of the splits has a single prefiller, which is to die.
+    #[error("--dead: --ratio also tries a single prefiller, which dies: leave one of them out")]
+    NobodyLeftOfSplit,
     /// A plot of capacities was asked for, of which there is one number for each policy.
     #[error("--plot: there is no curve of --capacity; add --ratio N")]
     NoCurve,

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::report::ReplayInfo;
+use super::verdict::{self, Best, Entrant, Unit};
 use super::virtual_time::all;
 use super::{TrialError, write_plot};
 use crate::cli::ReplayArgs;
@@ -21,6 +22,10 @@ struct Split {
 }
 
 impl Split {
+    fn name(&self) -> String {
+        format!("{}P+{}D", self.prefillers, self.decoders)
+    }
+
     fn rate(&self) -> Estimate {
         Estimate::of(&self.rates_per_s)
     }
@@ -89,25 +94,26 @@ fn best(splits: &[Split]) -> Option<&Split> {
 }
 
 fn text(about: &ReplayInfo<'_>, head: &str, splits: &[Split]) -> String {
-    let Some(best) = best(splits) else { return String::new() };
-    let most = best.rate().mean;
-    let mut text = format!(
-        "{}P+{}D bears most: {most:.2} requests/s\n\n{head}\n{}\n\n",
-        best.prefillers,
-        best.decoders,
-        about.promise()
-    );
+    let names: Vec<String> = splits.iter().map(Split::name).collect();
+    let entrants: Vec<Entrant<'_>> = splits
+        .iter()
+        .zip(&names)
+        .map(|(split, name)| Entrant { name, results: split.rates_per_s.clone() })
+        .collect();
+    let rate = |rate: f64| format!("{rate:.2} requests/s");
+    let Some(Best { name, words }) = verdict::best(&entrants, &Unit { result: rate, lead: rate }) else {
+        return String::new();
+    };
+    let most = best(splits).map_or(0.0, |best| best.rate().mean);
+    let (note, promise) = (about.note(), about.promise());
+    let mut text = format!("{name} bears most: {words}\n\n{head}\n{note}{promise}\n\n");
     text.push_str("| split | requests/s | of the best |\n|---|---:|---:|\n");
     for split in splits {
         let Estimate { mean, plus_minus } = split.rate();
         let spread = plus_minus.map_or(String::new(), |it| format!(" ±{it:.2}"));
         let share = if most > 0.0 { 100.0 * mean / most } else { 0.0 };
         // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "| {}P+{}D | {mean:.2}{spread} | {share:.0} % |",
-            split.prefillers, split.decoders
-        );
+        let _ = writeln!(text, "| {} | {mean:.2}{spread} | {share:.0} % |", split.name());
     }
     text
 }

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::verdict;
 use super::virtual_time::LoadTrials;
 use crate::cli::{ReplayLoop, ReplayPool, SimulatedArgs};
-use crate::replay::Capacity;
 use crate::replay::plot::{self, PlotLoad};
 use crate::replay::stats::Estimate;
 use crate::replay::table;
+use crate::replay::{Capacity, Contender};
 
 /// Description of what was replayed.
 pub(super) struct ReplayInfo<'a> {
@@ -41,6 +41,17 @@ impl ReplayInfo<'_> {
         )
     }
 
+    /// A note on policies that can't do here what they are for, or nothing.
+    pub(super) fn note(&self) -> String {
+        let appends = |name: &String| Contender::named(name).is_some_and(|it| it.appends);
+        match self.flags.policy.iter().find(|name| appends(name)).filter(|_| !self.flags.decode_cache) {
+            Some(name) => format!(
+                "{name}: decoders keep nothing without --decode-cache, so it decides as without them\n"
+            ),
+            None => String::new(),
+        }
+    }
+
     /// Promise to each request, in words.
     pub(super) fn promise(&self) -> String {
         let SimulatedArgs { slo_ttft, slo_prefills, slo_gap, .. } = self.flags;
@@ -59,6 +70,10 @@ impl ReplayInfo<'_> {
         match self.flags.ratio {
             Some(engines) => object["engines"] = engines.into(),
             None => (object["prefillers"], object["decoders"]) = ((*prefillers).into(), (*decoders).into()),
+        }
+        let note = self.note();
+        if !note.is_empty() {
+            object["note"] = note.trim_end().into();
         }
         object[key] = results;
         format!("{object}\n")
@@ -94,7 +109,7 @@ pub(super) fn loads(about: &ReplayInfo<'_>, loads: &[LoadTrials], as_json: bool)
         );
         return about.json("loads", each.collect());
     }
-    let mut text = format!("{}\n\n{}", verdict::of_loads(loads), about.text());
+    let mut text = format!("{}\n\n{}{}", verdict::of_loads(loads), about.text(), about.note());
     for LoadTrials { load, rate_per_s, trials } in loads {
         let (shown, hidden) =
             if about.shows_all() { (trials.clone(), Vec::new()) } else { verdict::split(trials) };
@@ -124,5 +139,9 @@ pub(super) fn capacities(about: &ReplayInfo<'_>, found: &[Capacity], as_json: bo
         return about.json("capacities", each.collect());
     }
     let promise = format!("{}; loads ± 0.02\n\n", about.promise());
-    format!("{}\n\n", verdict::of_capacities(found)) + &about.text() + &promise + &table::capacities(found)
+    format!("{}\n\n", verdict::of_capacities(found))
+        + &about.text()
+        + &about.note()
+        + &promise
+        + &table::capacities(found)
 }

@@ -17,6 +17,7 @@ use crate::route::AppendRules;
 pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, TrialError> {
     let flags = &args.simulated;
     let contenders = contenders(&flags.policy, flags.decode_cache)?;
+    leaves_someone(flags)?;
     let (cluster, faults, slo) = (cluster(flags), faults(flags), slo(flags));
     let experiment = Experiment { trace, pace: pace(flags)?, cluster, faults, slo };
     let about = report::ReplayInfo { trace: &args.trace, requests: trace.len(), flags };
@@ -126,6 +127,15 @@ fn contenders(names: &[String], decode_cache: bool) -> Result<Vec<Contender>, Tr
         Contender::named(name).ok_or_else(|| TrialError::Policy { name: name.clone(), known: known() })
     };
     names.iter().map(named).collect()
+}
+
+/// Refuses faults after which no prefiller is left.
+fn leaves_someone(flags: &SimulatedArgs) -> Result<(), TrialError> {
+    match (flags.dead, flags.ratio, flags.prefillers) {
+        (true, Some(_), _) => Err(TrialError::NobodyLeftOfSplit),
+        (true, None, 1) => Err(TrialError::NobodyLeft),
+        _ => Ok(()),
+    }
 }
 
 fn pace(flags: &SimulatedArgs) -> Result<Pace, TrialError> {
