@@ -39,9 +39,10 @@ nextest *ARGS:
 demo *ARGS:
     cargo run --release --locked -- demo {{ ARGS }}
 
-# Writes docs/configuration.md anew from the program
+# Writes the pages that are made from the program anew
 reference:
     cargo run --locked -- generate reference > docs/configuration.md
+    for page in cli http errors log; do cargo run --locked -- generate reference $page > docs/reference/$page.md; done
 
 # --- continuous integration ---
 
@@ -103,6 +104,10 @@ streams:
 # The status page in Chromium
 status *ARGS:
     tests/status.sh {{ ARGS }}
+
+# The OpenAPI document, judged by openapi-spec-validator, and answers by its schemas
+openapi:
+    tests/openapi.sh
 
 # Spans, decoded by OpenTelemetry's own package
 trace:

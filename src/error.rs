@@ -5,82 +5,16 @@
 //! `relay/legs.rs`, where a leg's outcome is known. The module knows no HTTP: `server/reply.rs`
 //! alone turns a kind into a status.
 
+mod kind;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+pub use kind::Kind;
+
 /// Longest `Retry-After` that a client is given.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
-
-/// Kinds of errors, in the vocabulary of the error table in docs/http-api.md.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// The body is not a JSON object that the gateway can edit.
-    InvalidJson,
-    /// The body is JSON, but one field can't be accepted.
-    InvalidField,
-    /// The body is larger than `limit.body_bytes`.
-    BodyTooLarge,
-    /// The client took longer than `timeout.body_ms` to send its body.
-    BodyTimeout,
-    /// The client went away or broke its own request while sending it.
-    BodyBroken,
-    /// The client sent its body compressed.
-    BodyCoded,
-    /// The client sent its body with a transfer coding beside `chunked`.
-    TransferCoded,
-    /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
-    HeadersTooLarge,
-    /// The request has no `Host`, two of them, or an invalid one.
-    InvalidHost,
-    /// Clients need a key, and the request has no known one, or one without the right to do this.
-    InvalidApiKey,
-    /// A page of another origin asks for a change, or for an answer by a request that needs no CORS
-    /// preflight.
-    ForeignPage,
-    /// No admin key is configured, and the route needs one on an address that other machines reach.
-    AdminKeyNeeded,
-    /// No key is configured, and the request's `Host` is not a name of the gateway.
-    ForeignHost,
-    /// The body asks for a model that is not served (`fleet.model`), or not to this key.
-    ModelNotFound,
-    /// No response of this id was made for this key.
-    ResponseNotFound,
-    /// The key's tokens per minute are used up, or it has as many requests under way as it may.
-    RateLimited,
-    /// No such path.
-    UnknownUrl,
-    /// The path exists, the method does not.
-    MethodNotAllowed,
-    /// The queue is full, the wait in it was too long, or every engine answered that it is busy.
-    Overloaded,
-    /// No prefiller is configured or left.
-    NoPrefiller,
-    /// No decoder is configured or left.
-    NoDecoder,
-    /// Every attempt to have an image, a sound or a film encoded failed.
-    EncodeFailed,
-    /// An encoder ran into its deadline.
-    EncodeTimeout,
-    /// Every attempt at the prefill leg failed.
-    PrefillFailed,
-    /// The prefiller's answer could not be understood, or is larger than
-    /// `limit.prefill_reply_bytes`.
-    BadPrefillReply,
-    /// The prefill leg ran into its deadline.
-    PrefillTimeout,
-    /// Every attempt at the decode leg failed, a stream broke, or an answer is larger than
-    /// `limit.answer_bytes`.
-    DecodeFailed,
-    /// The decode leg ran into one of its deadlines.
-    DecodeTimeout,
-    /// No engine answered a request that any one of them could have answered.
-    EngineFailed,
-    /// A request that this gateway forwarded came back to it.
-    Loop,
-    /// A bug of the gateway.
-    Internal,
-}
 
 /// An error with its two messages: one for the client, one for the log.
 #[derive(Clone, Debug)]
@@ -93,94 +27,6 @@ pub struct Error {
     lasting: bool,
     is_limit: bool,
     route: Option<Box<str>>,
-}
-
-impl Kind {
-    /// The stable code that clients and metrics see, for example `decode_failed`.
-    pub fn code(self) -> &'static str {
-        match self {
-            Kind::InvalidJson => "invalid_json",
-            Kind::InvalidField => "invalid_value",
-            Kind::BodyTooLarge => "body_too_large",
-            Kind::BodyTimeout => "body_timeout",
-            Kind::BodyBroken => "body_broken",
-            Kind::BodyCoded => "body_coded",
-            Kind::TransferCoded => "transfer_coded",
-            Kind::HeadersTooLarge => "headers_too_large",
-            Kind::InvalidHost => "invalid_host",
-            Kind::InvalidApiKey => "invalid_api_key",
-            Kind::ForeignPage => "foreign_page",
-            Kind::AdminKeyNeeded => "admin_key_needed",
-            Kind::ForeignHost => "foreign_host",
-            Kind::ModelNotFound => "model_not_found",
-            Kind::ResponseNotFound => "response_not_found",
-            Kind::RateLimited => "rate_limit_exceeded",
-            Kind::UnknownUrl => "unknown_url",
-            Kind::MethodNotAllowed => "method_not_allowed",
-            Kind::Overloaded => "overloaded",
-            Kind::NoPrefiller => "no_prefiller",
-            Kind::NoDecoder => "no_decoder",
-            Kind::EncodeFailed => "encode_failed",
-            Kind::EncodeTimeout => "encode_timeout",
-            Kind::PrefillFailed => "prefill_failed",
-            Kind::BadPrefillReply => "bad_prefill_reply",
-            Kind::PrefillTimeout => "prefill_timeout",
-            Kind::DecodeFailed => "decode_failed",
-            Kind::DecodeTimeout => "decode_timeout",
-            Kind::EngineFailed => "engine_failed",
-            Kind::Loop => "loop",
-            Kind::Internal => "internal",
-        }
-    }
-
-    /// Anthropic's `error.type`, by the status that the error has.
-    pub fn anthropic_type(self) -> &'static str {
-        match self {
-            Kind::ModelNotFound | Kind::ResponseNotFound | Kind::UnknownUrl => "not_found_error",
-            Kind::BodyTooLarge | Kind::HeadersTooLarge => "request_too_large",
-            Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => "overloaded_error",
-            kind => match kind.openai_type() {
-                "server_error" => "api_error",
-                same => same,
-            },
-        }
-    }
-
-    /// OpenAI's `error.type`: whose fault it was, as far as a client needs to know.
-    pub fn openai_type(self) -> &'static str {
-        match self {
-            Kind::InvalidApiKey | Kind::AdminKeyNeeded => "authentication_error",
-            Kind::RateLimited => "rate_limit_error",
-            Kind::InvalidJson
-            | Kind::InvalidField
-            | Kind::BodyTooLarge
-            | Kind::BodyTimeout
-            | Kind::BodyBroken
-            | Kind::BodyCoded
-            | Kind::TransferCoded
-            | Kind::HeadersTooLarge
-            | Kind::InvalidHost
-            | Kind::ForeignPage
-            | Kind::ForeignHost
-            | Kind::ModelNotFound
-            | Kind::ResponseNotFound
-            | Kind::UnknownUrl
-            | Kind::MethodNotAllowed => "invalid_request_error",
-            Kind::Overloaded
-            | Kind::NoPrefiller
-            | Kind::NoDecoder
-            | Kind::EncodeFailed
-            | Kind::EncodeTimeout
-            | Kind::PrefillFailed
-            | Kind::BadPrefillReply
-            | Kind::PrefillTimeout
-            | Kind::DecodeFailed
-            | Kind::DecodeTimeout
-            | Kind::EngineFailed
-            | Kind::Loop
-            | Kind::Internal => "server_error",
-        }
-    }
 }
 
 impl Error {

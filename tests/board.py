@@ -64,7 +64,8 @@ class Facts:
                     self.values.setdefault((name, label), set()).add(value)
         # Beside the labels of its row, a metric may have the fleet's; see the head of the page.
         table = (ROOT / "docs/metrics.md").read_text()
-        pages = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in NO_REFERENCE]
+        pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/reference").glob("*.md"))]
+        pages = [page for page in pages if page.stem not in NO_REFERENCE]
         text = "".join(page.read_text() for page in pages)
         rows = re.findall(r"^\| `(pd_proxy_\w+)` \| (\w+) \|([^|]*)\|", table, re.M)
         self.documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}

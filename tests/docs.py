@@ -37,13 +37,14 @@ COMMENT = "<!-- "
 # What has tables and values that other documents may name.
 # Names that metrics had in an earlier release; the upgrade guide and the changelog tell them.
 FORMER_METRICS = {"pd_proxy_instances"}
-REFERENCE = ["http-api", "metrics", "broken-streams", "pool-and-tokens", "operating", "connectors", "keys-and-overload"]
+REFERENCE = ["reference/errors", "reference/log", "http-api", "metrics", "broken-streams", "pool-and-tokens", "operating", "connectors", "keys-and-overload"]
 # Flags of engines and other tools, which the program does not have, or takes without telling.
 FOREIGN = set("""--all-features --all-targets --compatibility --enable-prefix-caching --exact --lib --no-deps --only --out --target --zig
     --fail --sse-keep-alive-interval --api-key --as --bench --otlp-traces-endpoint --p2p-advertise-url --block-size --chat-template --compare --data-parallel-size --cors-allowed-origins --chat-template-content-format --default-chat-template-kwargs --mm-hasher-algorithm --reasoning-effort-map --anthropic-disabled-thinking-effort --exe
     --decode-servers-urls --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --encode-servers-urls --example --features --foreground --fuzz-dir --generator_on_p_node
     --enable-scale-out --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port --tokenizer-mode
     --no-default-features --nocapture --override-generation-config --pd-disaggregation --path --pgo --profile --pd-hosts --pd-kv-events --pd-ports --prefill-servers-urls --prefix-caching-hash-algo
+    --prefiller-host --prefiller-port --decoder-host --decoder-port --encoder-host --encoder-port
     --prometheus-port --read-only --reps --roundrobin --rpc_port --scheduling-policy --served-model-name --show-labels --stop-timeout --tensor-parallel-size
     --test --ulimit --vllm-pd-disaggregation --horizontal-pod-autoscaler-tolerance --http-host --http-port --tls-cert-path --tls-key-path
     --router-mode --router-queue-threshold --decode-fallback --router-replica-sync --migration-limit --active-prefill-tokens-threshold

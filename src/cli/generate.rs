@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -17,8 +17,25 @@ pub enum Generated {
     Fish,
     /// A manual page: of the program, or of a command
     Man,
-    /// Every key of the configuration, in Markdown
+    /// A page of the reference, in Markdown: configuration (the default), cli, http, errors or log
     Reference,
+    /// The OpenAPI document of all routes, in JSON
+    Openapi,
+}
+
+/// Pages of the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Page {
+    /// Every key of the configuration
+    Configuration,
+    /// Every command and flag
+    Cli,
+    /// Every route
+    Http,
+    /// Every error
+    Errors,
+    /// Fields and reasons of the log
+    Log,
 }
 
 /// Flags of `generate`.
@@ -27,9 +44,9 @@ pub struct GenerateArgs {
     /// Text to print
     #[arg(value_enum)]
     pub what: Generated,
-    /// The command that a manual page is about
-    #[arg(value_name = "COMMAND")]
-    pub command: Option<String>,
+    /// The command that a manual page is about, or the page of the reference
+    #[arg(value_name = "COMMAND|PAGE")]
+    pub part: Option<String>,
 }
 
 impl GenerateArgs {
@@ -43,17 +60,32 @@ impl GenerateArgs {
             Generated::Zsh => Shell::Zsh,
             Generated::Fish => Shell::Fish,
             Generated::Man => return self.man().map(Some),
-            Generated::Reference => return Ok(None),
+            Generated::Reference | Generated::Openapi => return Ok(None),
         };
         let mut text = Vec::new();
-        clap_complete::generate(shell, &mut super::Cli::command(), "pd-proxy", &mut text);
+        clap_complete::generate(shell, &mut super::help::program(), "pd-proxy", &mut text);
         Ok(Some(text))
     }
 
+    /// The page of the reference that is asked for.
+    ///
+    /// # Errors
+    /// There is no such page.
+    pub fn page(&self) -> Result<Page> {
+        let Some(name) = &self.part else { return Ok(Page::Configuration) };
+        Page::from_str(name, true).map_err(|_| {
+            let pages = Page::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names: Vec<String> = pages.map(|page| page.get_name().to_owned()).collect();
+            let why =
+                format!("generate reference {name}: there is no such page; there are {}", names.join(", "));
+            Error::new(ErrorKind::InvalidInput, why)
+        })
+    }
+
     fn man(&self) -> Result<Vec<u8>> {
-        let mut program = super::Cli::command();
+        let mut program = super::help::program();
         program.build();
-        let page = match &self.command {
+        let page = match &self.part {
             None => program,
             Some(name) => {
                 let command = program.find_subcommand(name).cloned();
@@ -76,8 +108,8 @@ impl GenerateArgs {
 mod tests {
     use super::*;
 
-    fn text(what: Generated, command: Option<&str>) -> Result<String> {
-        let args = GenerateArgs { what, command: command.map(str::to_owned) };
+    fn text(what: Generated, part: Option<&str>) -> Result<String> {
+        let args = GenerateArgs { what, part: part.map(str::to_owned) };
         args.text().map(|text| String::from_utf8(text.unwrap_or_default()).unwrap())
     }
 
@@ -88,7 +120,7 @@ mod tests {
 
     #[test]
     fn every_flag_and_command_is_completed_and_described() {
-        let mut program = super::super::Cli::command();
+        let mut program = super::super::help::program();
         program.build();
         let shown = program.get_arguments().filter(|flag| !flag.is_hide_set());
         let flags: Vec<String> = shown.filter_map(|flag| flag.get_long().map(str::to_owned)).collect();
@@ -111,5 +143,9 @@ mod tests {
     fn a_page_of_nothing_is_an_error() {
         let error = text(Generated::Man, Some("sevre")).unwrap_err();
         assert!(error.to_string().contains("generate man sevre: there is no such command"), "{error}");
+        let args = GenerateArgs { what: Generated::Reference, part: Some("flags".to_owned()) };
+        let error = args.page().unwrap_err().to_string();
+        let expected = "generate reference flags: there is no such page; there are configuration, cli, http, errors, log";
+        assert_eq!(error, expected);
     }
 }

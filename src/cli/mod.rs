@@ -4,8 +4,10 @@
 
 mod api_key;
 mod generate;
+mod help;
 mod init;
 mod keys;
+mod markdown;
 mod number;
 mod overlay;
 mod pool;
@@ -14,16 +16,17 @@ mod replay;
 mod sim;
 
 pub use api_key::{ApiKeyArgs, ApiKeyCommand};
-pub use generate::{GenerateArgs, Generated};
+pub use generate::{GenerateArgs, Generated, Page};
 pub use init::InitArgs;
 pub use keys::{KeysArgs, KeysFormat};
+pub use markdown::markdown;
 pub use replay::{ReplayArgs, ReplayLoop, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
 pub use sim::{
     DemoArgs, SimArgs, SimConnector, SimEngineRelease, SimMooncakeArgs, SimOther, SimRelease, SimRole,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -52,7 +55,7 @@ pub enum Command {
     ApiKey(ApiKeyCommand),
     /// Replay a trace in virtual time, to compare policies
     Replay(Box<ReplayArgs>),
-    /// Print completions for a shell, a manual page, or a reference of the configuration
+    /// Print completions for a shell, a manual page, or a page of the reference
     Generate(GenerateArgs),
     /// Run the gateway in front of simulated engines, to try it out
     #[cfg(feature = "sim")]
@@ -83,8 +86,7 @@ pub struct CheckArgs {
 /// An OpenAI-compatible gateway for prefill/decode-disaggregated LLM serving on vLLM.
 #[derive(Debug, Parser)]
 #[command(name = "pd-proxy", version, args_conflicts_with_subcommands = true, args_override_self = true)]
-#[command(after_help = "Keys of the configuration, each with its default: `pd-proxy check --show`.\n\
-    Precedence: defaults, files (of the variable PD_PROXY_CONFIG, then of --config), environment (PD_PROXY__SECTION__KEY), flags.")]
+#[command(after_help = help::examples())]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -230,7 +232,9 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let Cli { command, serve } = Cli::try_parse_from(args)?;
+    let mut program = help::program();
+    let matches = program.try_get_matches_from_mut(args)?;
+    let Cli { command, serve } = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut program))?;
     Ok(command.unwrap_or(Command::Serve(serve)))
 }
 

@@ -20,7 +20,9 @@ use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::app;
-use crate::cli::{self, CheckArgs, Command, GenerateArgs, InitArgs, KeysArgs, ReplayArgs, ServeArgs};
+use crate::cli::{
+    self, CheckArgs, Command, GenerateArgs, Generated, InitArgs, KeysArgs, ReplayArgs, ServeArgs,
+};
 use crate::config::{self, Config, report};
 
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
@@ -104,7 +106,11 @@ fn run_keys(args: &KeysArgs) -> Result<(), Failure> {
 }
 
 fn run_generate(args: &GenerateArgs) -> Result<(), Failure> {
-    let text = args.text().map_err(named)?.unwrap_or_else(|| reference::markdown().into_bytes());
+    let text = match args.text().map_err(named)? {
+        Some(text) => text,
+        None if args.what == Generated::Openapi => reference::openapi().into_bytes(),
+        None => reference::markdown(args.page().map_err(named)?).into_bytes(),
+    };
     say_bytes(&text).map_err(named)
 }
 

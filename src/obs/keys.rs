@@ -5,38 +5,20 @@ use std::sync::Arc;
 
 use metrics::{Counter, counter};
 
-use super::{Meters, begun, names};
+use super::{Meters, begun, names, words};
 use crate::dialect::usage::TokenCounts;
-
-/// Reasons why a request may be refused for overload.
-pub const TURNED_AWAY: [&str; 11] = [
-    "queue_full",
-    "queue_share",
-    "queue_wait",
-    "key_inflight",
-    "key_tokens",
-    "slo",
-    "fleet_inflight",
-    "prefill_inflight",
-    "decode_inflight",
-    "body_memory",
-    "body_unread",
-];
-
-/// Reasons why a key may be refused.
-pub const REFUSED: [&str; 3] = ["missing", "unknown", "grant"];
 
 /// Begins the series of refusals for overload, so that a rate sees the first of each.
 pub(super) fn start_turned_away() {
-    for reason in TURNED_AWAY {
-        counter!(names::TURNED_AWAY, "reason" => reason).increment(0);
+    for reason in words::TURNED_AWAY {
+        counter!(names::TURNED_AWAY, "reason" => reason.name).increment(0);
     }
 }
 
 /// Begins the series of keys whose labels are known.
 pub(super) fn start() {
-    for reason in REFUSED {
-        counter!(names::KEY_REFUSALS, "reason" => reason).increment(0);
+    for reason in words::KEY_REFUSED {
+        counter!(names::KEY_REFUSALS, "reason" => reason.name).increment(0);
     }
     for outcome in ["loaded", "broken"] {
         counter!(names::KEY_READINGS, "outcome" => outcome).increment(0);
@@ -89,6 +71,7 @@ impl Meters {
 
     /// Counts a request without a known key, or with a key that lacks the right.
     pub fn key_refused(&self, reason: &'static str) {
+        debug_assert!(words::KEY_REFUSED.iter().any(|word| word.name == reason), "{reason} is in no table");
         self.label.with(|| counter!(names::KEY_REFUSALS, "reason" => reason).increment(1));
     }
 
@@ -99,6 +82,7 @@ impl Meters {
 
     /// Counts a request refused for overload.
     pub fn turned_away(&self, reason: &'static str) {
+        debug_assert!(words::TURNED_AWAY.iter().any(|word| word.name == reason), "{reason} is in no table");
         self.label.with(|| counter!(names::TURNED_AWAY, "reason" => reason).increment(1));
     }
 }

@@ -26,6 +26,7 @@ mod prompts;
 mod recent;
 pub mod share;
 pub mod traces;
+pub mod words;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -240,6 +241,7 @@ impl LegMeter {
 
     /// Counts a failed leg. `reason` is one of a fixed set of words.
     pub fn failed(&self, reason: &'static str) {
+        debug_assert!(words::LEG_FAILURES.iter().any(|word| word.name == reason), "{reason} is in no table");
         self.failure.set(reason);
         self.series.with(|| {
             counter!(names::LEG_FAILURES, "role" => self.leg, "engine" => self.instance.clone(), "reason" => reason)
@@ -428,6 +430,7 @@ impl Meters {
 
     /// Counts a request that went to a decoder alone.
     pub fn bypassed(&self, reason: &'static str) {
+        debug_assert!(words::BYPASSED.iter().any(|word| word.name == reason), "{reason} is in no table");
         self.label.with(|| counter!(names::BYPASSED, "reason" => reason).increment(1));
     }
 

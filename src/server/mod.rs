@@ -42,6 +42,7 @@ mod payload;
 mod plain_path;
 mod priority;
 mod readiness;
+pub mod reference;
 mod refusal_votes;
 pub mod reply;
 mod response_lookup;

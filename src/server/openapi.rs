@@ -1,16 +1,20 @@
 //! `/openapi.json` and `/docs`: what the table of routes says, for tools and for people.
 //!
-//! The form of bodies and answers is the engines' affair, and differs between their releases:
-//! their own `/openapi.json` has it.
+//! The form of what engines take and answer is theirs, and differs between their releases: their
+//! own `/openapi.json` has it. Orders to the gateway, and its errors, have schemas here.
+
+mod document;
+mod schemas;
 
 use std::fmt::Write as _;
 
 use axum::body::Body as HttpBody;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use serde_json::{Map, Value, json};
 
-use crate::server::table::{Answer, Body, Document, Key, Listener, Row, TABLE};
+use crate::server::table::{Answer, Document, Key, Listener, Row, TABLE};
 use crate::server::{Gateway, reply};
+
+pub(super) use document::openapi;
 
 /// The page loads nothing and runs nothing.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -37,97 +41,23 @@ pub(super) fn answer(gateway: &Gateway, document: Document, listeners: &[Listene
     }
 }
 
-fn openapi(rows: &[&Row], configured: &[String]) -> Value {
-    let mut paths = Map::new();
-    for row in rows {
-        // OpenAPI has no name for several segments.
-        let path = row.path.replace("{*", "{");
-        let operations = paths.entry(path).or_insert_with(|| json!({}));
-        for method in row.methods {
-            operations[method.as_str().to_ascii_lowercase()] = operation(row, method);
-        }
-    }
-    for path in configured {
-        let summary = "Answered by one engine (server.passthrough).";
-        paths
-            .entry(path.clone())
-            .or_insert_with(|| json!({ "post": { "summary": summary, "responses": answers() } }));
-    }
-    json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": "pd-proxy",
-            "version": env!("CARGO_PKG_VERSION"),
-            "description": "The routes of this gateway. Bodies and answers are those of the engines behind it, whose own \
-                            /openapi.json describes them.",
-        },
-        "paths": paths,
-        "components": { "securitySchemes": {
-            "bearer": { "type": "http", "scheme": "bearer" },
-            "apiKey": { "type": "apiKey", "in": "header", "name": "X-API-Key" },
-        } },
-    })
-}
-
-fn operation(row: &Row, method: &Method) -> Value {
-    let mut operation = json!({
-        "summary": row.summary,
-        "operationId": operation_id(row.path, method),
-        "tags": [tag(row)],
-        "responses": answers(),
-    });
-    let mut parameters: Vec<Value> = names(row.path)
-        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
-        .collect();
-    if matches!(row.answer, Answer::EveryEngine) {
-        let roles =
-            json!({ "type": "string", "enum": ["prefill", "decode", "encode", "all"], "default": "all" });
-        parameters.push(json!({ "name": "role", "in": "query", "required": false, "schema": roles }));
-    }
-    if !parameters.is_empty() {
-        operation["parameters"] = parameters.into();
-    }
-    if let Some(kind) = kind(row.body).filter(|_| *method != Method::GET) {
-        let object = json!({ "schema": { "type": "object" } });
-        operation["requestBody"] = json!({ "content": { kind: object } });
-    }
-    if row.key != Key::Open {
-        operation["security"] = json!([{ "bearer": [] }, { "apiKey": [] }]);
-    }
-    operation
-}
-
-fn answers() -> Value {
-    json!({ "default": { "description": "The answer, or an error object." } })
-}
-
-fn kind(body: Body) -> Option<&'static str> {
-    match body {
-        Body::Empty => None,
-        Body::Json | Body::Any => Some("application/json"),
-        Body::Form => Some("multipart/form-data"),
-    }
-}
-
-/// The names in braces of a path.
-fn names(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/')
-        .filter_map(|segment| Some(segment.strip_prefix('{')?.strip_suffix('}')?.trim_start_matches('*')))
-}
-
-/// A name that tools make functions of: unique, since path and method together are.
-fn operation_id(path: &str, method: &Method) -> String {
-    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    words.fold(method.as_str().to_ascii_lowercase(), |id, word| id + "_" + word)
-}
-
-fn tag(row: &Row) -> &'static str {
+/// Heading of a route: who answers it.
+pub(super) fn tag(row: &Row) -> &'static str {
     match (row.answer, row.listener) {
         (Answer::Generating(_), _) => "generating",
         (Answer::OneEngine(_), _) => "one engine",
         (Answer::EveryEngine, _) => "every engine",
         (_, Listener::Operators | Listener::Pages) => "operators",
         (_, Listener::Both | Listener::Clients) => "gateway",
+    }
+}
+
+/// The key that a route asks for, in a word.
+pub(super) fn key_name(key: Key) -> &'static str {
+    match key {
+        Key::Open => "none",
+        Key::Client => "any",
+        Key::Admin => "admin",
     }
 }
 
@@ -142,11 +72,7 @@ fn page(rows: &[&Row], configured: &[String]) -> String {
     );
     for row in rows {
         let methods: Vec<&str> = row.methods.iter().map(Method::as_str).collect();
-        let key = match row.key {
-            Key::Open => "none",
-            Key::Client => "any",
-            Key::Admin => "admin",
-        };
+        let key = key_name(row.key);
         // Nothing here is of a client or an engine, and a String takes all.
         let _ = write!(
             page,
@@ -170,33 +96,10 @@ fn page(rows: &[&Row], configured: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     fn all() -> Vec<&'static Row> {
         TABLE.iter().collect()
-    }
-
-    #[test]
-    fn every_method_of_every_row_is_an_operation_of_its_own() {
-        let document = openapi(&all(), &["/v9/new".to_owned()]);
-        let mut ids = HashSet::new();
-        for row in TABLE {
-            for method in row.methods {
-                let path = row.path.replace("{*", "{");
-                let operation = &document["paths"][&path][method.as_str().to_ascii_lowercase()];
-                assert_eq!(operation["summary"], row.summary, "{method} {path}");
-                let id = operation["operationId"].as_str().unwrap();
-                assert!(ids.insert(id.to_owned()), "{id} stands twice");
-            }
-        }
-        assert!(document["paths"]["/v9/new"]["post"].is_object());
-        let kept = &document["paths"]["/v1/responses/{id}"];
-        assert_eq!(kept["get"]["parameters"][0]["name"], "id");
-        let form = &document["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"];
-        assert!(form["multipart/form-data"].is_object());
-        assert_eq!(document["paths"]["/health"]["get"].get("security"), None);
     }
 
     #[test]

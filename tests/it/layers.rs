@@ -129,6 +129,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt",
             "replay",
             "route",
+            "server",
             "share",
             "sim",
             "tls",

@@ -1,5 +1,6 @@
 //! Lines of the log: their fields, their level, and how often they come.
 
+use pd_proxy::obs::words::SHARED_FIELDS;
 use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::json;
 
@@ -33,6 +34,19 @@ async fn a_lost_answer_is_a_warning_with_its_outcome() {
     let lost = log.find("WARN pd_proxy::relay::account: request id=").unwrap();
     assert!(lost.contains(" status=200 reason=\"decode_failed\""), "{lost}");
     stage.end().await;
+}
+
+/// The reference names fields that one meets again and again.
+#[test]
+fn fields_that_lines_are_said_to_share_are_in_several() {
+    let sources = sources_below("src");
+    let calls = sources.iter().flat_map(|(_, text)| text.split("tracing::").skip(1));
+    let calls: Vec<&str> = calls.map(|rest| rest.split(");").next().unwrap()).collect();
+    for field in SHARED_FIELDS {
+        let spelled = [" = ", " = %", " = ?", ",", ", "].map(|end| format!("{}{end}", field.name));
+        let has = |call: &&&str| spelled.iter().any(|it| call.contains(it.as_str()));
+        assert!(calls.iter().filter(has).count() >= 5, "{}", field.name);
+    }
 }
 
 /// One spelling for each: searches need no second one.

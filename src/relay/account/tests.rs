@@ -91,3 +91,48 @@ fn client_that_leaves_during_prefill_pays_for_the_prompt() {
     let left = left(|ledger| ledger.leg(reservation.instance()));
     assert!((600..=601).contains(&left), "{left}");
 }
+
+/// Names of the fields of each access line that is written on this thread.
+#[derive(Clone, Default)]
+struct AccessFields(Arc<std::sync::Mutex<Vec<Vec<&'static str>>>>);
+
+impl tracing::Subscriber for AccessFields {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let names = event.metadata().fields().iter().map(|field| field.name()).collect::<Vec<_>>();
+        if names.contains(&"total_ms") {
+            self.0.lock().unwrap().push(names);
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn the_access_line_has_the_fields_of_the_reference() {
+    let seen = AccessFields::default();
+    tracing::subscriber::with_default(seen.clone(), || {
+        left(|ledger| ledger.whole(StatusCode::OK));
+        left(|ledger| ledger.refused(&Error::new(Kind::DecodeFailed, "no"), StatusCode::BAD_GATEWAY));
+    });
+    let told = crate::obs::words::REQUEST_FIELDS.map(|field| field.name);
+    let lines = seen.0.lock().unwrap();
+    assert_eq!(lines.len(), 2, "one at INFO, one at WARN");
+    for names in lines.iter() {
+        let fields: Vec<&str> = names.iter().copied().filter(|name| *name != "message").collect();
+        assert_eq!(fields, told);
+    }
+}

@@ -29,6 +29,8 @@ pub(super) struct Row {
     pub(super) key: Key,
     /// Kind of body that a request carries.
     pub(super) body: Body,
+    /// Parameters of the query that the gateway reads itself.
+    pub(super) query: &'static [Query],
     /// Purpose in one line, as `/docs` shows it.
     pub(super) summary: &'static str,
 }
@@ -118,6 +120,25 @@ pub(super) enum Body {
     Form,
     /// A JSON object, a form, or nothing, as its `Content-Type` says.
     Any,
+    /// Engines of a role, as JSON: to be taken in or out.
+    Members,
+    /// An engine and its new role, as JSON.
+    Move,
+}
+
+/// Parameters of queries that the gateway reads itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Query {
+    /// The roles whose engines are asked.
+    Role,
+    /// The fleet that is meant.
+    Fleet,
+    /// Time for which engines first end their requests.
+    DrainMs,
+    /// Time for which the answer waits for drained engines.
+    WaitMs,
+    /// The path that a body would be sent to.
+    Path,
 }
 
 impl Row {

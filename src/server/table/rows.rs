@@ -6,7 +6,7 @@
 use axum::routing::{MethodFilter, on};
 use http::Method;
 
-use super::{Answer, Body, Document, Key, Listener, Passage, Row, Stored};
+use super::{Answer, Body, Document, Key, Listener, Passage, Query, Row, Stored};
 use crate::dialect::Api;
 use crate::fleet::Role;
 use crate::server::openai::Route;
@@ -21,6 +21,12 @@ const GET_OR_DELETE: &[Method] = &[Method::GET, Method::DELETE];
 /// A prefiller, or a decoder where no prefiller answers.
 const EITHER: &[Role] = &[Role::Prefill, Role::Decode];
 const DECODER: &[Role] = &[Role::Decode];
+
+/// The engines that an order is for.
+const TO_ENGINES: &[Query] = &[Query::Role, Query::Fleet];
+/// The same, of an order before which engines may end their requests.
+const AFTER_DRAIN: &[Query] = &[Query::Role, Query::Fleet, Query::DrainMs];
+const ANSWERED_LATER: &[Query] = &[Query::WaitMs];
 
 /// A question that any engine can answer, as often as it is asked.
 const READ: Passage = Passage { roles: EITHER, generates: false, repeatable: true, stored: Stored::Nowhere };
@@ -44,43 +50,32 @@ const fn own(
     summary: &'static str,
 ) -> Row {
     let answer = Answer::Gateway(handler);
-    Row { path, methods, answer, listener: Listener::Clients, key: Key::Client, body: Body::Empty, summary }
+    let (listener, key, body) = (Listener::Clients, Key::Client, Body::Empty);
+    Row { path, methods, answer, listener, key, body, query: &[], summary }
 }
 
 const fn generating(path: &'static str, route: Route, summary: &'static str) -> Row {
     let answer = Answer::Generating(route);
-    Row {
-        path,
-        methods: POST,
-        answer,
-        listener: Listener::Clients,
-        key: Key::Client,
-        body: Body::Json,
-        summary,
-    }
+    let (listener, key, body) = (Listener::Clients, Key::Client, Body::Json);
+    Row { path, methods: POST, answer, listener, key, body, query: &[], summary }
 }
 
 const fn one(path: &'static str, passage: Passage, summary: &'static str) -> Row {
     let answer = Answer::OneEngine(passage);
-    Row {
-        path,
-        methods: POST,
-        answer,
-        listener: Listener::Clients,
-        key: Key::Client,
-        body: Body::Json,
-        summary,
-    }
+    let (listener, key, body) = (Listener::Clients, Key::Client, Body::Json);
+    Row { path, methods: POST, answer, listener, key, body, query: &[], summary }
 }
 
 const fn every(path: &'static str, body: Body, summary: &'static str) -> Row {
     let answer = Answer::EveryEngine;
-    Row { path, methods: POST, answer, listener: Listener::Operators, key: Key::Admin, body, summary }
+    let (listener, key) = (Listener::Operators, Key::Admin);
+    Row { path, methods: POST, answer, listener, key, body, query: TO_ENGINES, summary }
 }
 
 const fn document(path: &'static str, document: Document, summary: &'static str) -> Row {
     let answer = Answer::Document(document);
-    Row { path, methods: GET, answer, listener: Listener::Both, key: Key::Open, body: Body::Empty, summary }
+    let (listener, key, body) = (Listener::Both, Key::Open, Body::Empty);
+    Row { path, methods: GET, answer, listener, key, body, query: &[], summary }
 }
 
 impl Row {
@@ -94,6 +89,10 @@ impl Row {
 
     const fn on(self, listener: Listener, key: Key) -> Row {
         Row { listener, key, ..self }
+    }
+
+    const fn reads(self, query: &'static [Query]) -> Row {
+        Row { query, ..self }
     }
 
     const fn asked(self) -> Row {
@@ -185,6 +184,7 @@ pub(in crate::server) static TABLE: &[Row] = &[
     own("/status", GET, |by| on(by, admin::status), "The members.").on(Listener::Operators, Key::Admin),
     own("/debug/route", POST, |by| on(by, explain::dry_run), "Where a request would go, and why.")
         .on(Listener::Operators, Key::Admin)
+        .reads(&[Query::Path, Query::Fleet])
         .with(Body::Json),
     own("/debug/route/{id}", GET, |by| on(by, explain::of_request), "Where a request went, and why.")
         .on(Listener::Operators, Key::Admin),
@@ -192,34 +192,37 @@ pub(in crate::server) static TABLE: &[Row] = &[
         .on(Listener::Operators, Key::Admin),
     own("/instances", DELETE, |by| on(by, instances::remove), "Takes members out.")
         .on(Listener::Operators, Key::Admin)
-        .with(Body::Json),
+        .reads(ANSWERED_LATER)
+        .with(Body::Members),
     own("/instances/add", POST, |by| on(by, instances::add), "Takes engines in.")
         .on(Listener::Operators, Key::Admin)
-        .with(Body::Json),
+        .with(Body::Members),
     own("/instances/move", POST, |by| on(by, moves::move_engine), "Moves an engine into the other role.")
         .on(Listener::Operators, Key::Admin)
-        .with(Body::Json),
+        .with(Body::Move),
     own("/instances/remove", POST, |by| on(by, instances::remove), "Takes members out.")
         .on(Listener::Operators, Key::Admin)
-        .with(Body::Json),
+        .reads(ANSWERED_LATER)
+        .with(Body::Members),
     own(
         "/reset_prefix_cache",
         POST,
         |by| on(by, admin::reset_prefix_cache),
         "Empties the prefix caches of all engines.",
     )
-    .on(Listener::Operators, Key::Admin),
+    .on(Listener::Operators, Key::Admin)
+    .reads(TO_ENGINES),
     every("/reset_mm_cache", Body::Empty, "Empties the caches of images, sounds and films."),
     every("/reset_encoder_cache", Body::Empty, "Empties the caches of encoders."),
     every("/flush_cache", Body::Empty, "Empties the prefix caches (SGLang)."),
-    every("/sleep", Body::Json, "Puts engines to sleep."),
+    every("/sleep", Body::Json, "Puts engines to sleep.").reads(AFTER_DRAIN),
     every("/wake_up", Body::Json, "Wakes engines."),
     every("/is_sleeping", Body::Empty, "Tells which engines sleep.").by(GET),
-    every("/pause", Body::Json, "Stops generating."),
+    every("/pause", Body::Json, "Stops generating.").reads(AFTER_DRAIN),
     every("/resume", Body::Json, "Goes on generating."),
-    every("/release_memory_occupation", Body::Json, "Puts engines to sleep (SGLang)."),
+    every("/release_memory_occupation", Body::Json, "Puts engines to sleep (SGLang).").reads(AFTER_DRAIN),
     every("/resume_memory_occupation", Body::Json, "Wakes engines (SGLang)."),
-    every("/pause_generation", Body::Json, "Stops generating (SGLang)."),
+    every("/pause_generation", Body::Json, "Stops generating (SGLang).").reads(AFTER_DRAIN),
     every("/continue_generation", Body::Json, "Goes on generating (SGLang)."),
     every("/is_paused", Body::Empty, "Tells which engines have stopped.").by(GET),
     every(
