@@ -16,7 +16,7 @@ use crate::fleet::BestAppend;
 use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::{AppendRecord, DecisionRecord};
-use crate::route::{Job, Terms};
+use crate::route::{Append, Job, Terms};
 use crate::server::every_engine::FleetTarget;
 use crate::server::fleets::{NamedTarget, RequestTies};
 use crate::server::page::decisions::{self, WinReason};
@@ -95,7 +95,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let beliefs = relay.fleet.scheduler().beliefs();
     let best = relay.explain_append(&ask);
     Ok(json!({
-        "append": best.as_ref().map(append),
+        "append": best.as_ref().map(best_append),
         "why": why_now(&ask.job, candidates.iter().map(|(name, terms)| Candidate { name: name.clone(), terms }).collect()),
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
@@ -140,16 +140,25 @@ fn append_record(record: &AppendRecord) -> Value {
     shown
 }
 
+/// The decoder that would compute the rest of a prompt soonest, and if that is acted on.
+fn best_append(best: &BestAppend) -> Value {
+    let mut shown = append(&best.decoder.name(), &best.append);
+    shown["is_trusted"] = json!(best.is_trusted);
+    if !best.is_trusted {
+        shown["why"] =
+            json!("decoders held less than they were believed to, so that only some prompts are tried");
+    }
+    shown
+}
+
 /// A decoder that may compute the rest of a prompt: what it is believed to hold, and seconds.
-fn append(best: &BestAppend) -> Value {
-    let it = &best.append;
-    let why = match (best.is_trusted, it.is_worth_it()) {
-        (false, _) => "decoders held less than they were believed to, so that only some prompts are tried",
-        (true, true) => "its first token comes sooner than by a prefiller, by more than it computes",
-        (true, false) => "it holds most of the prompt, but a prefiller is as good",
+fn append(decoder: &str, it: &Append) -> Value {
+    let why = match it.is_worth_it() {
+        true => "its first token comes sooner than by a prefiller, by more than it computes",
+        false => "it holds most of the prompt, but a prefiller is as good",
     };
     json!({
-        "decoder": best.decoder.name(),
+        "decoder": decoder,
         "why": why,
         "is_worth_it": it.is_worth_it(),
         "held_tokens": it.held_tokens,
