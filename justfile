@@ -125,6 +125,10 @@ balancers:
 alerts:
     tests/alerts.sh
 
+# The gauges for autoscalers on a real Prometheus while the load changes; `just scaling --plot docs/images/scaling.svg`
+scaling *ARGS:
+    tests/scaling.sh {{ ARGS }}
+
 # Random faults by seed, for so many seeds
 chaos RUNS="200":
     CHAOS_RUNS={{ RUNS }} cargo test --locked --test it -- chaos
@@ -249,10 +253,6 @@ real-turns:
 real-append:
     tests/real/append.sh
 
-# A vLLM decoder killed under streams that go on
-real-resume:
-    tests/real/resume.sh
-
 # Priorities of clients' keys in a vLLM decoder
 real-priority:
     tests/real/priority.sh
@@ -260,6 +260,10 @@ real-priority:
 # A vLLM decoder put to sleep, paused and woken through the gateway
 real-asleep:
     tests/real/asleep.sh
+
+# A vLLM decoder killed under streams that go on
+real-resume:
+    tests/real/resume.sh
 
 # What moved in newer releases of engines and pools of what is relied on here; `-- --help` has its options
 drift *ARGS:
