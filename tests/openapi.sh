@@ -6,8 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/real/fetch.sh
 bounded 300 "$0" "$@"
-program=${PD_PROXY:-target/release/pd-proxy}
-[[ -x $program ]] || { echo "openapi: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+. tests/program.sh
 
 version=0.9.0
 venv "${TMPDIR:-/tmp}/pd-proxy-openapi-$version"
