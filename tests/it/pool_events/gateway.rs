@@ -32,7 +32,7 @@ async fn engine(role: Role, host: IpAddr, event_sources: String) -> Engine {
 
 /// Ways in which the gateway learns where prefillers publish.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+pub(super) enum Known {
     /// `events.endpoints` has each.
     Listed,
     /// The engines tell, and no address is configured.
@@ -43,7 +43,7 @@ enum Known {
 
 impl Known {
     /// The answer to `GET /kv_event_sources` of an engine on `host`.
-    fn answer(self, host: IpAddr, port: Ports) -> String {
+    pub(super) fn answer(self, host: IpAddr, port: Ports) -> String {
         if self == Known::Ports {
             return String::new();
         }
@@ -86,6 +86,11 @@ fn prompt() -> Vec<u32> {
 
 /// The numbers of its blocks in events.
 fn blocks() -> Vec<u64> {
+    blocks_of(&prompt())
+}
+
+/// The numbers of a prompt's whole blocks in events.
+pub(super) fn blocks_of(prompt: &[u32]) -> Vec<u64> {
     let profile = HashProfile {
         version: "0.32.0".parse().unwrap(),
         algo: Algo::Sha256,
@@ -94,7 +99,7 @@ fn blocks() -> Vec<u64> {
         lookahead_tokens: 0,
     };
     let hasher = BlockHasher::new(&profile).unwrap();
-    hasher.chain(&prompt(), BlockContext::default()).map(|hash: BlockHash| hash.event_u64()).collect()
+    hasher.chain(prompt, BlockContext::default()).map(|hash: BlockHash| hash.event_u64()).collect()
 }
 
 impl Setup {

@@ -1,5 +1,6 @@
 //! vLLM's KV events: what real publishers sent, and what original code encodes.
 
+mod decoders;
 mod gateway;
 mod publisher;
 mod watch;
