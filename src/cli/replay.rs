@@ -136,6 +136,10 @@ pub struct SimulatedArgs {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub slow: f64,
+    /// Factor by which KV goes slower from each prefiller to every second decoder
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub far_links: f64,
     /// One prefiller dies when half of the requests have come
     #[arg(long, help_heading = "Faults, in virtual time")]
     pub dead: bool,

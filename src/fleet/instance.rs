@@ -443,6 +443,7 @@ impl Instance {
             kv_capacity_tokens: external.kv_capacity_tokens.load(Ordering::Relaxed),
             held_tokens: 0,
             appends_s: load.appends_us.load(Ordering::Relaxed) as f64 / 1e6,
+            late_s: 0.0,
             identity: self.identity(rank),
             standing,
         }

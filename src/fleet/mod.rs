@@ -17,6 +17,7 @@ mod hits;
 pub mod instance;
 mod keys;
 mod lane_members;
+mod links;
 mod load_window;
 mod member;
 mod models;
@@ -69,7 +70,6 @@ pub use pending_decodes::{PendingDecode, PendingDecodes};
 use ranks::RankCounts;
 pub use ranks::{EngineRanks, RankRule};
 pub use reports::{Outcome, ProbeAnswer, Sign};
-use reservation::DecodeRecord;
 pub use reservation::Reservation;
 use role_load::LoadRecord;
 pub use role_load::{LoadTargets, RoleLoad};
@@ -144,6 +144,8 @@ pub struct Fleet {
     pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
     handoffs: blame::Handoffs,
+    /// Paces of hand-offs, by pair.
+    links: links::FleetLinks,
     /// True if members list different models, as with adapters that only some have.
     lists_differ: AtomicBool,
     /// Time at which all were last asked for their lists at once, ms; 0 = never.
@@ -190,6 +192,8 @@ pub struct Need<'a> {
     pub session: Option<u64>,
     /// Facts of the prompt, for a decoder that is to be remembered to hold it.
     pub job: Option<&'a Arc<Job>>,
+    /// The prefiller that has the KV, for a decoder that fetches it.
+    pub producer: Option<InstanceId>,
     /// The engine that alone has the state that the request is about, whether it drains or not.
     /// If it is gone, any engine is as good. The caller asks no other engine after it.
     pub keeper: Option<InstanceId>,
@@ -237,6 +241,7 @@ impl Fleet {
             next_id: AtomicU64::new(0),
             pending_decodes: PendingDecodes::default(),
             handoffs: blame::Handoffs::default(),
+            links: links::FleetLinks::default(),
             lists_differ: AtomicBool::new(false),
             lists_asked_ms: AtomicU64::new(0),
             list_read: Notify::new(),
@@ -385,6 +390,7 @@ impl Fleet {
                 Role::Encode => {}
             }
             gone.iter().for_each(|gone| gone.meter().left());
+            gone.iter().for_each(|gone| self.links.forget(gone.id()));
             self.count(role);
         }
         role_members.members.load().iter().filter(|i| i.draining()).count()
@@ -430,10 +436,12 @@ impl Fleet {
         let reservation = if role == Role::Decode {
             let places = || usable.iter().flat_map(|i| i.ranks().map(move |rank| (*i, rank)));
             let held = need.job.map(|job| self.decoder_memory.held(job)).unwrap_or_default();
+            let late = self.late_decoders(&need);
             let candidates: SmallVec<[DecodeCandidate; 16]> = places()
-                .map(|(i, rank)| DecodeCandidate {
-                    held_tokens: held.of(i, rank).tokens,
-                    ..i.decode_candidate(rank, standing(i))
+                .map(|(i, rank)| {
+                    let held_tokens = held.of(i, rank).tokens;
+                    let load = i.decode_candidate(rank, standing(i));
+                    late.delay(i, DecodeCandidate { held_tokens, ..load })
                 })
                 .collect();
             let prompt_tokens = u32::try_from(need.tokens).unwrap_or(u32::MAX);
@@ -443,7 +451,7 @@ impl Fleet {
             let (instance, rank) = places().nth(chosen)?;
             let leg = PromptOnDecoder { job: &job, held: held.of(instance, rank) };
             let memory = LegMemory::new(&self.decoder_memory, instance, rank, leg);
-            self.paced(instance, rank, need.tokens).remembered(memory)
+            self.paced(instance, rank, need.tokens).fetching(need.producer, &leg).remembered(memory)
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(standing(i))).collect();
@@ -464,21 +472,6 @@ impl Fleet {
         let instance = members.iter().find(same)?;
         // Its ranks are caches of their own: a rank of the one role need not be that of the other.
         instance.ranks().all(|rank| rank.is_none()).then(|| self.paced(instance, None, tokens))
-    }
-
-    /// Reserves tokens on a decoder, whose pace is learned.
-    fn paced(&self, decoder: &Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
-        let record = DecodeRecord { learner: self.decode_learner.clone(), stays: self.loads.stays.clone() };
-        Reservation::paced(decoder.clone(), rank, tokens, record)
-    }
-
-    /// Known costs of decode steps.
-    pub fn decode_costs(&self) -> DecodeCosts {
-        self.learner().costs()
-    }
-
-    fn learner(&self) -> std::sync::MutexGuard<'_, DecodeLearner> {
-        self.decode_learner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Milliseconds since the fleet was set up: the clock of its members' health.

@@ -158,6 +158,7 @@ impl Fleet {
             instance.health().key_word().doubt();
             instance.forget_peer();
             self.handoffs.forget(instance.id());
+            self.links.forget(instance.id());
             self.forget_cache(instance);
             instance.note_restart();
             self.restarts.send_modify(|all| *all += 1);

@@ -1,18 +1,20 @@
 //! A reservation on an instance, given back when it is dropped.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::fleet::Fleet;
 use crate::fleet::commitment::Commitment;
-use crate::fleet::decoder_memory::{DecodeCounts, FoundByDecoder, LegMemory};
-use crate::fleet::instance::{Instance, Load, Rank};
+use crate::fleet::decoder_memory::{DecodeCounts, FoundByDecoder, LegMemory, PromptOnDecoder};
+use crate::fleet::instance::{Instance, InstanceId, Load, Rank};
 use crate::fleet::member::Member;
 use crate::route::learn::DecodeLearner;
+use crate::route::links::SeenTransfer;
 use crate::route::saturation::WorkSum;
-use crate::route::{Reported, Seconds};
+use crate::route::{DecodeCosts, Reported, Seconds};
 
 /// Room on one instance for one leg.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Reservation {
     memory: Option<Box<LegMemory>>,
     /// Predicted time of computing the prompt between a decoder's streams, in µs, until it is done.
     appends_us: u64,
+    /// The prefiller whose KV a decoder fetches, and the number of tokens.
+    fetch: Option<(InstanceId, u32)>,
 }
 
 /// Records of what decoders did, which reservations add to.
@@ -58,6 +62,23 @@ enum Phase {
     Holding,
 }
 
+impl Fleet {
+    /// Reserves tokens on a decoder, whose pace is learned.
+    pub(super) fn paced(&self, decoder: &Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
+        let record = DecodeRecord { learner: self.decode_learner.clone(), stays: self.loads.stays.clone() };
+        Reservation::paced(decoder.clone(), rank, tokens, record)
+    }
+
+    /// Known costs of decode steps.
+    pub fn decode_costs(&self) -> DecodeCosts {
+        self.learner().costs()
+    }
+
+    fn learner(&self) -> MutexGuard<'_, DecodeLearner> {
+        self.decode_learner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Reservation {
     /// Reserves `tokens` of work.
     pub(super) fn take(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
@@ -70,6 +91,7 @@ impl Reservation {
             pace: None,
             memory: None,
             appends_us: 0,
+            fetch: None,
         };
         for load in reservation.loads() {
             load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -107,6 +129,24 @@ impl Reservation {
     pub(super) fn remembered(mut self, memory: Option<LegMemory>) -> Reservation {
         self.memory = memory.map(Box::new);
         self
+    }
+
+    /// The same, for a prompt of which a decoder fetches what it lacks. If it is believed to have
+    /// most of it, a wrong belief would say more about the time than the link does.
+    pub(super) fn fetching(mut self, producer: Option<InstanceId>, leg: &PromptOnDecoder<'_>) -> Reservation {
+        let PromptOnDecoder { job, held } = leg;
+        let lacks_tokens = job.prompt_tokens.saturating_sub(held.tokens);
+        self.fetch = producer.filter(|_| lacks_tokens > held.tokens).map(|it| (it, lacks_tokens));
+        self
+    }
+
+    /// The transfer to the decoder, whose first token came so long after the hand-off.
+    pub(super) fn fetched_within(&self, took: Duration) -> Option<SeenTransfer> {
+        let ((producer, tokens), pace) = (self.fetch?, self.pace.as_ref()?);
+        let costs = pace.record.learner.lock().unwrap_or_else(PoisonError::into_inner).costs();
+        let step_s = costs.step(pace.requests, pace.context_tokens);
+        let (producer, consumer) = (producer.0, self.instance.id().0);
+        Some(SeenTransfer { producer, consumer, tokens, first_s: took.as_secs_f64(), step_s })
     }
 
     /// The same, for a prompt that the decoder computes in so many seconds.

@@ -168,7 +168,8 @@ impl Relay {
         // Where no other one is there, one that can't read the KV computes the prompt.
         let is_avoided = !avoided.is_empty() && self.fleet.has_other(Role::Decode, &avoided);
         let tried = if is_avoided { &avoided } else { tried };
-        let need = Need { tokens, tried, random, keeper, session, job: Some(&ask.job), under_way: true };
+        let job = Some(&ask.job);
+        let need = Need { tokens, tried, random, session, job, producer: prefiller, keeper, under_way: true };
         let reservation = self.fleet.pick(Role::Decode, need);
         reservation.ok_or_else(|| nobody(Role::Decode))
     }

@@ -309,6 +309,9 @@ impl Relay {
             }
             outcome => self.decoded(&ask.id, reservation.instance(), &origin, outcome)?,
         };
+        if matches!(begun, Begun::Stream(_)) && matches!(origin, Origin::Known(_)) {
+            self.fleet.first_token(&reservation, sent.elapsed());
+        }
         reservation.instance().meter().done(sent.elapsed());
         reservation.instance().paces().observe(origin::pace(&ask), sent.elapsed());
         Ok(Opening { head, begun, reservation })

@@ -9,6 +9,7 @@ use super::peers::aged_srpt::Waiter;
 use super::peers::line::{Line, LineKind};
 use super::peers::{aged_srpt, aibrix, dynamo, kv_aware, llm_d_precise, llm_d_sticky, lmetric, smg_queue};
 use super::{Cluster, Faults, Seconds};
+use crate::route::links::Links;
 use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{SharedScheduler, Sources};
 use crate::route::{
@@ -16,6 +17,7 @@ use crate::route::{
     Policy, PrefillCosts, Reported, RequestFacts, Rule, SchedulerSettings, Ticket, TieBreak, choose,
     choose_decoder,
 };
+pub use decoders::{DecodeQuestion, HandedOver};
 use decoders::{DecoderMemory, lane};
 
 /// A request that goes to a prefiller.
@@ -121,7 +123,9 @@ pub trait Dispatch {
     /// A prefiller is gone.
     fn close(&mut self, lane: LaneId);
     /// The position of the decoder for a request that is computed.
-    fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize;
+    fn decoder(&mut self, question: DecodeQuestion<'_>) -> usize;
+    /// The first token after a hand-over has come.
+    fn handed_over(&mut self, _: HandedOver) {}
     /// The decoder that had better compute the rest of an arriving request's prompt, if one had.
     fn append(&mut self, _question: AppendQuestion<'_>) -> Option<Append> {
         None
@@ -145,13 +149,17 @@ pub struct Contender {
     pub line: Option<LineKind>,
     /// True if it remembers what decoders hold, and lets them compute the rest of prompts.
     pub appends: bool,
+    /// True if it learns how long KV takes between each prefiller and decoder, as all do that weigh
+    /// decoders by seconds.
+    pub learns_links: bool,
 }
 
 /// All of them; the first is the gateway's default, which the others are compared with.
-pub const CONTENDERS: [Contender; 20] = [
+pub const CONTENDERS: [Contender; 21] = [
     early("predicted", Policy::Predicted).bound(Bind::Late),
     early("predicted-append", Policy::Predicted).bound(Bind::Late).appending(),
     early("predicted-on-arrival", Policy::Predicted),
+    early("predicted-any-link", Policy::Predicted).bound(Bind::Late).blind_to_links(),
     early("least-work", Policy::LeastWork),
     early("least-requests", Policy::LeastRequests),
     early("reference", Policy::Reference),
@@ -178,7 +186,8 @@ const fn peer(name: &'static str, rule: Rule) -> Contender {
 }
 
 const fn early(name: &'static str, policy: Policy) -> Contender {
-    Contender { name, policy, rule: None, bind: Bind::Arrival, line: None, appends: false }
+    let learns_links = matches!(policy, Policy::Predicted);
+    Contender { name, policy, rule: None, bind: Bind::Arrival, line: None, appends: false, learns_links }
 }
 
 /// Chooses the longest hit, whatever the load; ties by work. It shows what following prefixes alone
@@ -198,6 +207,21 @@ impl Contender {
 
     const fn appending(self) -> Contender {
         Contender { appends: true, ..self }
+    }
+
+    const fn blind_to_links(self) -> Contender {
+        Contender { learns_links: false, ..self }
+    }
+
+    /// True if it decides otherwise than the others in front of these machines: where decoders keep
+    /// nothing there is nothing to remember, and where links are alike nothing to learn.
+    #[must_use]
+    pub fn differs(&self, cluster: &Cluster) -> bool {
+        (cluster.decode_cache || !self.appends) && (cluster.far_links > 1.0 || !self.ignores_links())
+    }
+
+    fn ignores_links(&self) -> bool {
+        self.policy == Policy::Predicted && !self.learns_links
     }
 
     const fn ruled(self, rule: Rule) -> Contender {
@@ -225,6 +249,8 @@ pub struct Director {
     decode_costs: DecodeCosts,
     decoder_kv_tokens: u64,
     memory: Option<DecoderMemory>,
+    /// Beliefs about the links to decoders.
+    links: Option<Links>,
     turn: u64,
 }
 
@@ -259,7 +285,8 @@ impl Director {
         let line = line.map(|kind| Line::new(kind, cluster.prefillers));
         let decoder_kv_tokens = cluster.costs.decode_kv_tokens;
         let memory = (contender.appends && cluster.decode_cache).then(|| DecoderMemory::new(cluster));
-        Director { board, line, policy, decode_costs, decoder_kv_tokens, memory, turn: 0 }
+        let links = contender.learns_links.then(Links::default);
+        Director { board, line, policy, decode_costs, decoder_kv_tokens, memory, links, turn: 0 }
     }
 
     /// Takes a request in, and returns its ticket.
@@ -384,9 +411,10 @@ impl Dispatch for Director {
         self.board.close(lane);
     }
 
-    fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize {
+    fn decoder(&mut self, question: DecodeQuestion<'_>) -> usize {
+        let DecodeQuestion { job, random, .. } = question;
         self.turn += 1;
-        let candidates = self.decoders(loads, job);
+        let candidates = self.reached_decoders(&question);
         let tie_break = TieBreak { turn: self.turn, random };
         let chosen = choose_decoder(self.policy, &self.decode_costs, &candidates, job, tie_break);
         let chosen = chosen.unwrap_or(0);
@@ -394,6 +422,10 @@ impl Dispatch for Director {
             memory.beliefs.enter(lane(chosen), job);
         }
         chosen
+    }
+
+    fn handed_over(&mut self, handed_over: HandedOver) {
+        self.learn_link(&handed_over);
     }
 
     fn append(&mut self, question: AppendQuestion<'_>) -> Option<Append> {

@@ -117,6 +117,22 @@ mod tests {
     }
 
     #[test]
+    fn slow_links_are_seen_and_equal_ones_decide_nothing() {
+        let (trace, cluster) = small();
+        let [ours, blind] = ["predicted", "predicted-any-link"].map(|name| Contender::named(name).unwrap());
+        let runs = |far_links| {
+            let cluster = Cluster { far_links, ..cluster };
+            let (pace, faults, slo) = (Pace::Open, Faults::default(), Slo::default());
+            let experiment = Experiment { trace: &trace, pace, cluster, faults, slo };
+            [ours, blind].map(|contender| experiment.run(contender, 0.5, 1).unwrap())
+        };
+        let [one, other] = runs(10.0);
+        assert!(one.ttft_p50_s < other.ttft_p50_s && one.ttft_p90_s < other.ttft_p90_s, "{one:?} {other:?}");
+        let [one, other] = runs(1.0);
+        assert_eq!(one, other);
+    }
+
+    #[test]
     fn affinity_beats_chance_where_prompts_come_back() {
         let (trace, cluster) = small();
         let experiment = Experiment {

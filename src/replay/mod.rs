@@ -69,6 +69,8 @@ pub struct Cluster {
     pub append: AppendRules,
     /// Costs of their work.
     pub costs: Costs,
+    /// Factor by which KV goes slower from a prefiller to every second decoder, as to another rack.
+    pub far_links: f64,
 }
 
 /// Faults of a run.
@@ -105,7 +107,17 @@ impl Default for Cluster {
             decode_cache: false,
             append: AppendRules::default(),
             costs: Costs::default(),
+            far_links: 1.0,
         }
+    }
+}
+
+impl Cluster {
+    /// True if KV goes the long way from this prefiller to this decoder: those of even numbers are
+    /// in one rack, those of odd numbers in another.
+    #[must_use]
+    pub fn is_far(&self, prefiller: u16, decoder: u16) -> bool {
+        self.far_links > 1.0 && (prefiller + decoder) % 2 == 1
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Prefiller {
     pub inward: Link,
     /// Link over which it hands KV over.
     pub outward: Link,
+    /// Link over which KV goes on from there to another rack.
+    pub uplink: Link,
     ready: VecDeque<Work>,
     slowness: f64,
     computing: bool,
@@ -47,11 +49,22 @@ impl Prefiller {
         Prefiller {
             inward: Link::default(),
             outward: Link::default(),
+            uplink: Link::default(),
             ready: VecDeque::new(),
             slowness,
             computing: false,
             busy_s: 0.0,
             turns: 0,
+        }
+    }
+
+    /// Queues a hand-over that takes so long on its own link, and returns the time of its end. The
+    /// way to another rack is slower by `far`, and holds up only what goes there, too.
+    pub fn hand_over(&mut self, now: Seconds, takes_s: Seconds, far: Option<f64>) -> Seconds {
+        let sent_s = self.outward.send(now, takes_s);
+        match far {
+            Some(factor) => self.uplink.send(sent_s - takes_s, takes_s * factor),
+            None => sent_s,
         }
     }
 

@@ -18,6 +18,8 @@ pub struct DecodeCandidate {
     pub held_tokens: u32,
     /// Seconds for which it has prompts to compute, between the steps of its requests.
     pub appends_s: Seconds,
+    /// Seconds by which the prompt's KV comes later than from the same prefiller to others.
+    pub late_s: Seconds,
     /// Something that stays its own when others come and go.
     pub identity: u64,
     /// Standing of the decoder.
@@ -30,9 +32,9 @@ pub(super) const FULL: f64 = 0.9;
 /// order.
 const FULL_HARM_S: Seconds = 100.0;
 /// Set-up of a transfer from prefiller to decoder.
-const HANDOFF_S: Seconds = 0.005;
+pub(super) const HANDOFF_S: Seconds = 0.005;
 /// Each token of it: 320 KiB, as of a 70B model, at 80 GB/s.
-const HANDOFF_TOKEN_S: Seconds = 4.0e-6;
+pub(super) const HANDOFF_TOKEN_S: Seconds = 4.0e-6;
 
 /// Seconds until a prompt's KV is on a decoder that holds so many of its tokens.
 #[must_use]
@@ -56,10 +58,11 @@ pub fn harm(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seco
 }
 
 /// The harm over the whole answer, less what is spared the request as it is there already. Prompts
-/// that are computed there delay it.
+/// that are computed there delay it, and so does a slow link.
 fn total_harm_s(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seconds {
     let spared_s = HANDOFF_TOKEN_S * f64::from(candidate.held_tokens.min(job.prompt_tokens));
-    harm(costs, candidate, job) * f64::from(job.output_tokens.max(1)) + candidate.appends_s - spared_s
+    let delay_s = candidate.appends_s + candidate.late_s;
+    harm(costs, candidate, job) * f64::from(job.output_tokens.max(1)) + delay_s - spared_s
 }
 
 /// The position of the chosen decoder, `None` when there is none. Those of a worse standing are
@@ -143,6 +146,13 @@ mod tests {
         assert_eq!(pick(&[full, crowded], &job(1_000, 100), 0), Some(1));
         let fuller = candidate(1, 99_000, 100_000);
         assert_eq!(pick(&[fuller, full], &job(1_000, 100), 0), Some(1));
+    }
+
+    #[test]
+    fn slow_link_counts_as_the_seconds_that_it_takes_longer() {
+        let far = DecodeCandidate { late_s: 0.3, ..candidate(0, 0, 0) };
+        assert_eq!(pick(&[far, candidate(1, 9_000, 0)], &job(8_000, 100), 0), Some(1));
+        assert_eq!(pick(&[far, candidate(30, 270_000, 0)], &job(8_000, 100), 0), Some(0), "the load decides");
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod estimate;
 pub mod job;
 mod lane;
 pub mod learn;
+pub mod links;
 pub mod name_trial;
 pub mod popular;
 pub mod resident;

@@ -98,6 +98,12 @@ impl Engine {
         self.hub.clear_faults();
     }
 
+    /// KV that it reads from the engine at `from` comes at so many tokens per second, as over a
+    /// link that others don't share.
+    pub fn link(&self, from: SocketAddr, tokens_per_s: f64) {
+        self.hub.set_link(from, tokens_per_s);
+    }
+
     /// Streams that have their first token write nothing more until [`Engine::go_on`]: many can be
     /// open and silent.
     pub fn hold(&self) {

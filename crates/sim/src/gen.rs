@@ -427,6 +427,10 @@ async fn pull(hub: &Arc<Hub>, debt: &mut ReceivedHandoff, blocks: usize) -> Resu
         hub.die("assert num_decode_blocks <= len(prefill_group)");
         return Err(ApiFailure::dead());
     };
+    let takes = hub.transfer_time(&source, ids.len() * hub.spec.block_tokens);
+    if !takes.is_zero() {
+        tokio::time::sleep(takes).await;
+    }
     let contents = side::pull(hub.kv_reader(), &source, ids).await;
     if contents.is_ok() {
         debt.paid();

@@ -1,6 +1,7 @@
 //! State that the connections, the streams and the handle of one engine share.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,6 +96,8 @@ pub struct Hub {
     heard: Mutex<VecDeque<u16>>,
     adapters: Mutex<Vec<String>>,
     role: Mutex<RoleState>,
+    /// Tokens per second that come from an engine, where the link to it is no fast one.
+    links: Mutex<HashMap<SocketAddr, f64>>,
 }
 
 #[derive(Debug)]
@@ -130,7 +133,22 @@ impl Hub {
             heard: Mutex::default(),
             adapters,
             role,
+            links: Mutex::default(),
         }
+    }
+
+    /// Sets the speed of the link from another engine.
+    pub fn set_link(&self, from: SocketAddr, tokens_per_s: f64) {
+        lock(&self.links).insert(from, tokens_per_s);
+    }
+
+    /// Time in which so many tokens' KV comes from the engine of a hand-off.
+    pub fn transfer_time(&self, source: &Source, tokens: usize) -> Duration {
+        let from = source.host.parse().map(|host| SocketAddr::new(host, source.port));
+        let rate = from.ok().and_then(|from| lock(&self.links).get(&from).copied());
+        rate.map_or(Duration::ZERO, |rate| {
+            Duration::try_from_secs_f64(tokens as f64 / rate).unwrap_or_default()
+        })
     }
 
     /// LoRA adapters that are loaded now.

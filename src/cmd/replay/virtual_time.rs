@@ -16,9 +16,9 @@ use crate::route::AppendRules;
 /// Runs what the flags ask for, and returns the report.
 pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, TrialError> {
     let flags = &args.simulated;
-    let contenders = contenders(&flags.policy, flags.decode_cache)?;
     leaves_someone(flags)?;
     let (cluster, faults, slo) = (cluster(flags), faults(flags), slo(flags));
+    let contenders = contenders(&flags.policy, &cluster)?;
     let experiment = Experiment { trace, pace: pace(flags)?, cluster, faults, slo };
     let about = report::ReplayInfo { trace: &args.trace, requests: trace.len(), flags };
     if let Some(engines) = flags.ratio {
@@ -116,11 +116,10 @@ pub(super) fn all<T: Send>(
     taken.collect()
 }
 
-/// The policies of these names. Of all, those that remember decoders are none where these keep
-/// nothing: they decide as without.
-fn contenders(names: &[String], decode_cache: bool) -> Result<Vec<Contender>, TrialError> {
+/// The policies of these names. Of all, those that would decide as another one does are none.
+fn contenders(names: &[String], cluster: &Cluster) -> Result<Vec<Contender>, TrialError> {
     if names.iter().any(|name| name == "all") {
-        return Ok(CONTENDERS.into_iter().filter(|it| decode_cache || !it.appends).collect());
+        return Ok(CONTENDERS.into_iter().filter(|it| it.differs(cluster)).collect());
     }
     let known = || CONTENDERS.map(|contender| contender.name).join(", ");
     let named = |name: &String| {
@@ -170,6 +169,7 @@ fn cluster(flags: &SimulatedArgs) -> Cluster {
             pool_tokens: flags.pool_tokens.unwrap_or(costs.pool_tokens),
             ..costs
         },
+        far_links: flags.far_links,
     }
 }
 
@@ -206,8 +206,11 @@ mod tests {
 
     #[test]
     fn policies_are_named_or_all() {
-        let names =
-            |names: &[&str]| contenders(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>(), true);
+        let cluster = |far_links| Cluster { decode_cache: true, far_links, ..Cluster::default() };
+        let names = |names: &[&str]| {
+            contenders(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>(), &cluster(2.0))
+        };
+        assert_eq!(contenders(&["all".to_owned()], &cluster(1.0)).unwrap().len(), CONTENDERS.len() - 1);
         assert_eq!(names(&["all"]).unwrap().len(), CONTENDERS.len());
         assert_eq!(names(&["random", "predicted"]).unwrap()[1].name, CONTENDERS[0].name);
         let mistake = names(&["best"]).unwrap_err().to_string();

@@ -3,9 +3,42 @@
 
 use super::{AppendQuestion, DecodeLoad, Director};
 use crate::replay::{Cluster, Seconds};
+use crate::route::links::{self, SeenTransfer};
 use crate::route::{
     Append, AppendCosts, AppendGrounds, AppendRules, DecodeCandidate, DecodeMemory, Job, LaneId, Standing,
 };
+
+/// A request whose prompt is computed, and that is to be handed to a decoder.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeQuestion<'a> {
+    /// Time of the question.
+    pub now: Seconds,
+    /// The prefiller that has its KV.
+    pub lane: LaneId,
+    /// The request, as the scheduler sees it.
+    pub job: &'a Job,
+    /// Loads of the decoders.
+    pub loads: &'a [DecodeLoad],
+    /// A random number.
+    pub random: u64,
+}
+
+/// A hand-over whose first token has come.
+#[derive(Clone, Copy, Debug)]
+pub struct HandedOver {
+    /// Time at which its gateway is told.
+    pub now: Seconds,
+    /// The prefiller that had the KV.
+    pub lane: LaneId,
+    /// The decoder that fetched it.
+    pub decoder: usize,
+    /// Tokens that the decoder lacked.
+    pub tokens: u32,
+    /// Seconds from the hand-over to the first token.
+    pub first_s: Seconds,
+    /// Load of the decoder when it was chosen, the request included.
+    pub load: DecodeLoad,
+}
 
 /// Beliefs about decoders, and the rules by which they compute prompts.
 #[derive(Debug)]
@@ -51,10 +84,32 @@ impl Director {
             kv_capacity_tokens: self.decoder_kv_tokens,
             held_tokens: held.get(at).map_or(0, |held| held.tokens),
             appends_s: load.appends_us as f64 / 1e6,
+            late_s: 0.0,
             identity: at as u64,
             standing: Standing::Good,
         };
         loads.iter().enumerate().map(candidate).collect()
+    }
+
+    /// The same, with the time by which the KV comes later where a slow link leads.
+    pub(super) fn reached_decoders(&mut self, question: &DecodeQuestion<'_>) -> Vec<DecodeCandidate> {
+        let DecodeQuestion { now, lane: LaneId(lane), job, loads, .. } = *question;
+        let mut decoders = self.decoders(loads, job);
+        let slow = self.links.as_ref().map(|links| links.slow(now, u64::from(lane))).unwrap_or_default();
+        for it in &mut decoders {
+            it.late_s = links::extra_s(&slow, it.identity, job.prompt_tokens.saturating_sub(it.held_tokens));
+        }
+        decoders
+    }
+
+    /// Learns from a first token how long its KV has taken.
+    pub(super) fn learn_link(&mut self, handed_over: &HandedOver) {
+        let HandedOver { now, lane: LaneId(lane), decoder, tokens, first_s, load } = *handed_over;
+        let step_s = self.decode_costs.step(f64::from(load.requests), load.context_tokens as f64);
+        let (producer, consumer) = (u64::from(lane), decoder as u64);
+        if let Some(links) = &mut self.links {
+            links.learn(now, &SeenTransfer { producer, consumer, tokens, first_s, step_s });
+        }
     }
 
     /// The decoder that gives a request's first token sooner than a hand-over does.

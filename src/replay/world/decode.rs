@@ -1,7 +1,7 @@
 //! From the answer of a prefiller to the last token.
 
-use super::super::dispatch::Dispatch;
-use super::{Event, Record, World};
+use super::super::dispatch::{DecodeQuestion, Dispatch, HandedOver};
+use super::{Event, Flight, Record, World};
 use crate::route::LaneId;
 
 impl<D: Dispatch> World<'_, D> {
@@ -16,11 +16,14 @@ impl<D: Dispatch> World<'_, D> {
             let decoder = self.choose_decoder(at, request);
             self.record(request).decoder = decoder;
             let lacks_tokens = self.hand_over(request);
+            self.flights[request as usize].lacks_tokens = lacks_tokens;
             let costs = &self.cluster.costs;
             let arrival = self.arrival(request);
             self.gateways[at].dispatch.hold(LaneId(lane), i64::from(arrival.prompt_tokens));
             let takes_s = f64::from(lacks_tokens) * costs.handoff_token_s;
-            let end_s = self.prefillers[usize::from(lane)].outward.send(self.now + costs.hop_s, takes_s);
+            let far = self.cluster.is_far(lane, decoder).then_some(self.cluster.far_links);
+            let prefiller = &mut self.prefillers[usize::from(lane)];
+            let end_s = prefiller.hand_over(self.now + costs.hop_s, takes_s, far);
             self.plan(end_s + costs.handoff_s, Event::HandedOver(request));
         } else {
             self.fails(request);
@@ -31,11 +34,15 @@ impl<D: Dispatch> World<'_, D> {
     fn choose_decoder(&mut self, at: usize, request: u32) -> u16 {
         let random = self.random.word();
         let gateway = &mut self.gateways[at];
-        let Some(job) = &self.flights[request as usize].job else { return 0 };
+        let flight = &mut self.flights[request as usize];
+        let Some(job) = &flight.job else { return 0 };
         let loads = gateway.loads();
-        let chosen = gateway.dispatch.decoder(&loads, job, random);
+        let lane = LaneId(self.run.records[request as usize].lane);
+        let question = DecodeQuestion { now: self.now, lane, job, loads: &loads, random };
+        let chosen = gateway.dispatch.decoder(question);
         if let Some(load) = gateway.decoders.get_mut(chosen) {
             load.take(job);
+            (flight.handed_s, flight.load) = (self.now, *load);
         }
         chosen as u16
     }
@@ -84,9 +91,16 @@ impl<D: Dispatch> World<'_, D> {
     /// The gateway has passed on a request's last token.
     pub(super) fn through(&mut self, request: u32) {
         let at = self.gateway_of(request);
-        let decoder = usize::from(self.run.records[request as usize].decoder);
+        let record = self.run.records[request as usize];
+        let decoder = usize::from(record.decoder);
         let output_tokens = self.arrival(request).output_tokens;
         let gateway = &mut self.gateways[at];
+        if !record.is_appended {
+            let Flight { handed_s, load, lacks_tokens, .. } = self.flights[request as usize];
+            let (now, lane, first_s) = (self.now, LaneId(record.lane), record.first_s - handed_s);
+            let tokens = lacks_tokens;
+            gateway.dispatch.handed_over(HandedOver { now, lane, decoder, tokens, first_s, load });
+        }
         if let (Some(load), Some(job)) =
             (gateway.decoders.get_mut(decoder), self.flights[request as usize].job.take())
         {

@@ -134,6 +134,12 @@ struct Flight {
     turn: u64,
     /// Its prediction on the decoder that computes it.
     append: Option<Append>,
+    /// Time at which it was handed to its decoder.
+    handed_s: Seconds,
+    /// Load that its decoder had then, as its gateway knew.
+    load: DecodeLoad,
+    /// Tokens that its decoder lacked.
+    lacks_tokens: u32,
 }
 
 impl<D> Gateway<D> {

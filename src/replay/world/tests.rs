@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::dispatch::{AppendQuestion, PrefillDispatch, Returned};
+use super::super::dispatch::{AppendQuestion, DecodeQuestion, PrefillDispatch, Returned};
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, Follow, PoolKind};
 use super::*;
@@ -90,8 +90,8 @@ impl Dispatch for Simple {
         self.lanes[usize::from(lane.0)] = None;
     }
 
-    fn decoder(&mut self, loads: &[DecodeLoad], _: &Job, random: u64) -> usize {
-        if self.appends { 0 } else { random as usize % loads.len() }
+    fn decoder(&mut self, question: DecodeQuestion<'_>) -> usize {
+        if self.appends { 0 } else { question.random as usize % question.loads.len() }
     }
 
     fn append(&mut self, _: AppendQuestion<'_>) -> Option<Append> {
@@ -248,6 +248,23 @@ fn a_slow_prefiller_is_busier() {
     let faults = Faults { slowness: 2.0, ..Faults::default() };
     let run = run(&small(PoolKind::Shared), &faults, &workload, (false, 0.0));
     assert!(run.busy_s[0] > 1.4 * run.busy_s[1].max(run.busy_s[2]));
+}
+
+#[test]
+fn far_link_delays_what_goes_over_it_and_nothing_else() {
+    let workload = workload(40, 0.01, 4);
+    let cluster = |far_links| Cluster { far_links, ..small(PoolKind::None) };
+    let [near, far] =
+        [1.0, 10.0].map(|factor| run(&cluster(factor), &Faults::default(), &workload, (false, 0.0)));
+    let mut went_far = 0;
+    for ((near, far), arrival) in near.records.iter().zip(&far.records).zip(&workload.arrivals) {
+        let goes_far = cluster(10.0).is_far(far.lane, far.decoder);
+        let takes_s = f64::from(arrival.prompt_tokens) * Costs::default().handoff_token_s;
+        let later_s = if goes_far { 9.0 * takes_s } else { 0.0 };
+        assert!((far.first_s - near.first_s - later_s).abs() < 1e-9, "{far:?}");
+        went_far += u32::from(goes_far);
+    }
+    assert!((10..30).contains(&went_far), "{went_far}");
 }
 
 #[test]

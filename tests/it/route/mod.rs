@@ -4,6 +4,7 @@
 mod append;
 mod explain;
 mod hits;
+mod links;
 mod media;
 mod names;
 mod ranks;
