@@ -32,6 +32,9 @@ const TRIAL_S: Seconds = 10.0;
 const LARGEST_BLOCK_TOKENS: u64 = 256;
 /// Prefills that end within this time of each other ended in the same step of the engine.
 const STEP_S: Seconds = 0.01;
+/// Prompts that are one observation at most, however many more share steps with the last of them:
+/// by then the part of it that was computed in a step of the others hardly counts.
+const MOST_TOGETHER: f64 = 8.0;
 
 /// Facts of a prefiller when it joins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,14 +85,14 @@ pub(super) struct Lane {
     link_until_s: Seconds,
     /// Work that others committed, as the engine's own metrics told.
     external: ExternalWork,
-    /// Prefills that ended at the same time, until something ends later: an engine computes short
-    /// prompts together, and only the time of all of them tells anything.
+    /// Prefills that shared steps, until one ends that did not: an engine computes prompts together,
+    /// the last of a step in part, and only the time of all of them tells anything.
     together: Option<ConcurrentPrefills>,
     /// Seconds that it takes for one second of its class.
     slowness: f64,
 }
 
-/// Prefills that ended together.
+/// Prefills that ended together, or shared steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ConcurrentPrefills {
     /// All that was to do.
@@ -100,6 +103,9 @@ pub(super) struct ConcurrentPrefills {
     ended_s: Seconds,
     /// All that was to do is known.
     known: bool,
+    /// The next prompt was there before the last of these was begun, so that a part of it may have
+    /// been computed with that one.
+    goes_on: bool,
 }
 
 /// One commitment of the scheduler.
@@ -279,8 +285,8 @@ impl Lane {
         Some((booked, began_s))
     }
 
-    /// A prefill that began at `began_s` is computed. Returns what ended together before it, whose
-    /// time is known now; nothing where an engine found another part of a prompt in its caches than
+    /// A prefill that began at `began_s` is computed. Returns what shared no step with it and ended
+    /// before, whose time is known now; nothing where an engine found another part of a prompt in its caches than
     /// was predicted, for then nobody knows what that time was spent on.
     pub(super) fn computed(
         &mut self,
@@ -289,19 +295,35 @@ impl Lane {
         now: Seconds,
         as_predicted: bool,
     ) -> Option<ConcurrentPrefills> {
-        let class_s = booked.class_s;
-        let this =
-            ConcurrentPrefills { work: booked.work(), class_s, began_s, ended_s: now, known: as_predicted };
+        let goes_on = self.booked.front().is_some_and(|next| next.committed_s <= began_s);
+        let this = ConcurrentPrefills {
+            work: booked.work(),
+            class_s: booked.class_s,
+            began_s,
+            ended_s: now,
+            known: as_predicted,
+            goes_on,
+        };
+        let shares_step = |before: &ConcurrentPrefills| {
+            now - before.ended_s < STEP_S || (before.goes_on && before.work.prompts < MOST_TOGETHER)
+        };
         match &mut self.together {
-            Some(before) if now - before.ended_s < STEP_S => {
+            Some(before) if shares_step(before) => {
                 before.work = before.work.and(this.work);
                 before.class_s += this.class_s;
                 before.ended_s = now;
                 before.known &= as_predicted;
+                before.goes_on = goes_on;
                 None
             }
             before => before.replace(this).filter(|before| before.known),
         }
+    }
+
+    /// A prefill ended of whose time nobody knows: that of those with which it shared steps tells
+    /// nothing either.
+    pub(super) fn forget_together(&mut self) {
+        self.together = None;
     }
 
     /// Learns the lane's speed from `together`. Returns its seconds as of its class.

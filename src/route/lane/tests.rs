@@ -82,6 +82,29 @@ fn prefills_that_end_together_are_one_observation() {
 }
 
 #[test]
+fn prompts_that_share_steps_are_one_observation() {
+    let mut lane = lane();
+    let came = |committed_s, number| LaneBooking { committed_s, ..booked(number, 1.0) };
+    let ends = |lane: &mut Lane, number, now| {
+        let (booked, began_s) = lane.finish(number, now).unwrap();
+        lane.computed(&booked, began_s, now, true)
+    };
+    [came(0.0, 1), came(0.5, 2), came(0.6, 3), came(3.5, 4)].into_iter().for_each(|it| {
+        let at = it.committed_s;
+        lane.commit(it, 0.0, at);
+    });
+    assert_eq!(ends(&mut lane, 1, 1.0), None);
+    assert!(ends(&mut lane, 2, 2.9).is_some(), "the second was not there when the first was begun");
+    assert!(ends(&mut lane, 3, 3.0).is_none(), "the third was there when the second was begun");
+    let told = ends(&mut lane, 4, 4.0).unwrap();
+    assert_eq!((told.work.prompts, told.class_s, told.ended_s - told.began_s), (2.0, 2.0, 2.0));
+    // Something of which nobody knows when it ended.
+    lane.forget_together();
+    lane.commit(came(5.0, 5), 0.0, 5.0);
+    assert!(ends(&mut lane, 5, 6.0).is_none());
+}
+
+#[test]
 fn hanging_prefill_stays_overdue_while_others_finish() {
     let mut lane = lane();
     lane.commit(booked(1, 2.0), 0.0, 0.0);
@@ -129,6 +152,7 @@ fn a_slow_one_is_found_out() {
         began_s: 0.0,
         ended_s: 2.0,
         known: true,
+        goes_on: false,
     };
     for _ in 0..60 {
         lane.judge(&one);

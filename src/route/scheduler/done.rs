@@ -35,6 +35,9 @@ impl PrefillScheduler {
         if let Some(large) = &mut self.large {
             large.touch(lane_id);
         }
+        if !matches!(done, Done::Computed(_)) {
+            lane.forget_together();
+        }
         if done == Done::Failed {
             self.residents.forget(lane_id, booked.job.chain(), booked.stamp);
             return;
