@@ -26,8 +26,8 @@ METHODS = {"get", "post", "put", "patch", "delete"}
 REQUESTS = [
     ("clients", "POST", "/v1/chat/completions", "no JSON", 400),
     ("clients", "POST", "/v1/messages", "no JSON", 400),
-    ("clients", "POST", "/v1/completions", '{"model":"m","prompt":"a","kv_transfer_params":{"a":1}}', 400),
-    ("clients", "POST", "/v1/embeddings", '{"model":"m","input":"a"}', 502),
+    ("clients", "POST", "/v1/completions", '{"model":"m","prompt":"a"}', 503),
+    ("clients", "POST", "/v1/embeddings", '{"model":"m","input":"a"}', 503),
     ("clients", "DELETE", "/v1/models", None, 405),
     ("operators", "POST", "/instances/add", '{"type":"prefill"}', 400),
     ("operators", "POST", "/instances/move", '{"instance":"127.0.0.1:1"}', 400),
@@ -109,7 +109,7 @@ def main():
             program, "--host", "127.0.0.1", "--port", str(clients), "--admin-host", "127.0.0.1", "--admin-port", str(operators),
             "--prefill", f"127.0.0.1:{free_port()}", "--decode", f"127.0.0.1:{free_port()}"])
         try:
-            gateway.wait_for(r"listening|serving|ready")
+            gateway.wait_for("(listening for operators)")
             addresses = {"clients": f"127.0.0.1:{clients}", "operators": f"127.0.0.1:{operators}"}
             served = {name: json.loads(ask(address, "GET", "/openapi.json")[1]) for name, address in addresses.items()}
             for name, document in served.items():
