@@ -8,8 +8,9 @@
 //! room. Nothing makes it come sooner than its KV: each time is an upper bound. The lowest of the
 //! last ones is believed, as congestion control believes the lowest of the last round trips (BBR).
 //!
-//! Only what is far above the noise counts. llm-d measured equal transfers within and between nodes,
-//! and lost by keeping to the near ones (llm-d-router #2315): equal links must decide nothing.
+//! Only what is far above the noise counts. llm-d measured equal transfers within and between
+//! nodes, and lost by keeping to the near ones (llm-d-router #2315): equal links must decide
+//! nothing.
 
 use std::collections::HashMap;
 
@@ -115,7 +116,7 @@ impl Pair {
         self.last_s = now;
     }
 
-    /// What is believed of it; `None` if too little was seen.
+    /// Bound that is believed; `None` if too little was seen.
     fn bound(&self) -> Option<Bound> {
         (self.seen >= SEEN_MIN).then(|| self.lowest.min(self.before))
     }

@@ -160,7 +160,7 @@ async fn decoder_that_tells_of_a_prompt_computes_the_rest_of_it() {
         after[1 + holder] += 1;
         assert_eq!(setup.served(), after, "no prefiller is asked");
         let engine = setup.decoders[holder].addr().to_string();
-        assert_eq!((&append["engine"], &append["held_tokens"]), (&json!(engine), &json!(held)), "{append}");
+        assert_eq!((&append["decoder"], &append["held_tokens"]), (&json!(engine), &json!(held)), "{append}");
         let found = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
         assert_eq!((found, &append["cached_tokens"]), (&json!(held), &json!(held)));
     }
