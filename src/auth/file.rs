@@ -76,7 +76,7 @@ pub enum EntryError {
     Plain,
     /// The entry has an unknown member.
     #[error(
-        "it has a member other than name, sha256, models, tokens_per_minute, requests_inflight, priority, admin"
+        "it has a member other than name, sha256, models, tokens_per_minute, requests_inflight, priority, ttft_slo_ms, admin"
     )]
     Unknown,
     /// A member that is missing or of the wrong kind.
@@ -138,6 +138,10 @@ fn read(key: Value) -> Result<Entry, EntryError> {
                 grants.requests_inflight = Some(usize::try_from(count).unwrap_or(usize::MAX));
             }
             "priority" => grants.priority = is_priority(&value)?,
+            "ttft_slo_ms" => {
+                let count = is_count("ttft_slo_ms", &value)?;
+                grants.ttft_slo_ms = Some(u32::try_from(count).unwrap_or(u32::MAX));
+            }
             "admin" => {
                 grants.admin = value.as_bool().ok_or(EntryError::Expected("admin", "true or false"))?
             }
@@ -202,13 +206,14 @@ mod tests {
     #[test]
     fn an_entry_is_read_whole() {
         let text = key(
-            "models = [\"m\"]\ntokens_per_minute = 1_000\nrequests_inflight = 2\npriority = \"high\"\nadmin = true",
+            "models = [\"m\"]\ntokens_per_minute = 1_000\nrequests_inflight = 2\npriority = \"high\"\nttft_slo_ms = 700\nadmin = true",
         );
         let grants = Grants {
             models: Some(vec!["m".into()]),
             tokens_per_minute: Some(1_000),
             requests_inflight: Some(2),
             priority: Priority::High,
+            ttft_slo_ms: Some(700),
             admin: true,
         };
         let digest = Digest::of(b"abc");

@@ -76,6 +76,8 @@ pub struct Grants {
     pub requests_inflight: Option<usize>,
     /// Priority class of its requests.
     pub priority: Priority,
+    /// Time within which the first tokens of its requests are due, ms; None = the gateway's own.
+    pub ttft_slo_ms: Option<u32>,
     /// True if the key may use operators' routes: change the fleet, read its state.
     pub admin: bool,
 }

@@ -22,7 +22,7 @@ section! {
         scrape_ms: u64 = 0, AfterRestart, ms(0);
         /// A request whose first token would come later, by prediction, is refused at once, ms; 0 =
         /// none is. Keys of low priority are refused at half of it, those of high priority at twice
-        /// as much.
+        /// as much. Those that wait are ordered by it.
         ttft_slo_ms: u64 = 0, AtOnce, ms(0);
         /// A prompt of which no more than so many tokens must be computed goes to a decoder alone;
         /// 0 = none does.

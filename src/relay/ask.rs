@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
@@ -59,6 +60,8 @@ pub struct ReceivedRequest {
     pub http2: bool,
     /// Time at which its head was read.
     pub arrived: Instant,
+    /// Time from then within which its first token is due, where its client or its key says so.
+    pub ttft_slo: Option<Duration>,
     /// Scope of its spans, where requests are traced.
     pub trace: Option<Arc<Scope>>,
 }

@@ -197,6 +197,7 @@ fn part_of(whole: &ReceivedRequest, batch: &Batch, at: usize) -> Result<Received
         encodings: None,
         http2: whole.http2,
         arrived: whole.arrived,
+        ttft_slo: whole.ttft_slo,
         trace: whole.trace.as_ref().map(|scope| scope.part(at)),
     })
 }

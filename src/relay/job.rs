@@ -80,6 +80,7 @@ pub(super) fn of(
         prefix_tokens: known.filter(|_| whole.is_none()).map_or(0, |it| count(it.prompt.tokens.len() as u64)),
         pool: found.map(|found| pool_hits(found, fleet)).unwrap_or_default(),
         session: session_of(&ask.headers, &ask.body),
+        ttft_slo_s: ask.ttft_slo.map(|slo| slo.as_secs_f64()),
     }
 }
 
@@ -265,6 +266,7 @@ mod tests {
             encodings: None,
             http2: false,
             arrived: Instant::now(),
+            ttft_slo: None,
             trace: None,
         }
     }

@@ -259,6 +259,7 @@ impl Relay {
 
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
     pub async fn understand(&self, mut request: ReceivedRequest) -> (Ask, Option<PromptLookup>) {
+        request.ttft_slo = request.ttft_slo.or_else(|| self.settings.now().ttft_slo());
         let prompt = self.read_prompt(&mut request).await;
         let mut found = match (&self.finder, &prompt) {
             (Some(finder), Some(prompt)) => {

@@ -14,7 +14,8 @@ pub struct Settings {
     /// Rules by which decoders compute the rest of prompts that they remember; none do with a gap
     /// of 0.
     pub append: AppendRules,
-    /// A request whose first token would come later is refused; zero = none is.
+    /// Time within which first tokens are due where neither the client nor its key says so. A
+    /// request whose first token would come later is refused; zero = none is.
     pub ttft_objective: Duration,
     /// Attempts per leg.
     pub attempts: u32,
@@ -71,6 +72,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Time within which first tokens are due, if there is an objective.
+    pub fn ttft_slo(&self) -> Option<Duration> {
+        (!self.ttft_objective.is_zero()).then_some(self.ttft_objective)
+    }
+
     /// The time of a leg that computes a prompt of so many tokens, and has `base` for all else.
     /// Never more than the whole request has.
     pub fn computing(&self, base: Duration, prompt_tokens: u64) -> Duration {

@@ -43,6 +43,8 @@ pub struct Job {
     /// Hash of the caller's session: the same for all requests that belong together. For policies
     /// that hash it.
     pub session: Option<u64>,
+    /// Time from its arrival within which its first token is due.
+    pub ttft_slo_s: Option<Seconds>,
 }
 
 /// Hashes of a prompt's beginning in blocks larger than the engines'.

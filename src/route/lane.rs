@@ -85,8 +85,8 @@ pub(super) struct Lane {
     link_until_s: Seconds,
     /// Work that others committed, as the engine's own metrics told.
     external: ExternalWork,
-    /// Prefills that shared steps, until one ends that did not: an engine computes prompts together,
-    /// the last of a step in part, and only the time of all of them tells anything.
+    /// Prefills that shared steps, until one ends that did not: an engine computes prompts
+    /// together, the last of a step in part, and only the time of all of them tells anything.
     together: Option<ConcurrentPrefills>,
     /// Seconds that it takes for one second of its class.
     slowness: f64,
@@ -286,8 +286,8 @@ impl Lane {
     }
 
     /// A prefill that began at `began_s` is computed. Returns what shared no step with it and ended
-    /// before, whose time is known now; nothing where an engine found another part of a prompt in its caches than
-    /// was predicted, for then nobody knows what that time was spent on.
+    /// before, whose time is known now. Nothing where an engine found another part of a prompt in
+    /// its caches than was predicted, for then nobody knows what that time was spent on.
     pub(super) fn computed(
         &mut self,
         booked: &LaneBooking,

@@ -20,7 +20,7 @@ use crate::route::{Append, Job, Terms};
 use crate::server::every_engine::FleetTarget;
 use crate::server::fleets::{NamedTarget, RequestTies};
 use crate::server::page::decisions::{self, WinReason};
-use crate::server::{Gateway, body, instances, openai, reply};
+use crate::server::{Gateway, body, instances, openai, reply, ttft_slo};
 
 /// `GET /debug/route/{id}`: the placements of a request that is not long ago.
 pub(super) async fn of_request(
@@ -74,6 +74,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     };
     let relay = &fleet.relay;
     relay.media.estimate(&mut shape);
+    let ttft_slo = ttft_slo::of(&head.headers, None);
     let request = ReceivedRequest {
         api,
         id: String::new(),
@@ -87,6 +88,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         encodings: None,
         http2: false,
         arrived,
+        ttft_slo,
         trace: None,
     };
     let (ask, found) = relay.understand(request).await;

@@ -52,6 +52,7 @@ mod stream_end;
 mod table;
 mod tls;
 mod transfer_coding;
+mod ttft_slo;
 mod unread_body;
 mod write_coalescing;
 

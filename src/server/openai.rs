@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -31,7 +32,7 @@ use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, NamedTarget, Re
 use crate::server::keep_alive::{KeepAlive, mark_stream};
 use crate::server::priority::{self, Claimant};
 use crate::server::response_lookup::{self, ResponseSearch};
-use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, fallback, headers, reply};
+use crate::server::{Arrived, Gateway, alias_answer, auth, body, csrf, fallback, headers, reply, ttft_slo};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -169,6 +170,8 @@ pub(super) struct ClientRequest {
     by_body: bool,
     /// Class of its key.
     class: Priority,
+    /// Time within which its first token is due.
+    ttft_slo: Option<Duration>,
     arrived: Instant,
 }
 
@@ -204,7 +207,7 @@ impl ClientRequest {
         chosen: &ChosenFleet,
         ledger: &mut Ledger,
     ) -> Result<ReceivedRequest, Error> {
-        let ClientRequest { api, head, target, body, shape, by_body, arrived, .. } = self;
+        let ClientRequest { api, head, target, body, shape, by_body, ttft_slo, arrived, .. } = self;
         let fleet = &chosen.fleet;
         let id = ledger.id().to_owned();
         let is_named = head.headers.contains_key(headers::REQUEST_ID);
@@ -246,6 +249,7 @@ impl ClientRequest {
             encodings: None,
             http2,
             arrived,
+            ttft_slo,
             trace,
         })
     }
@@ -315,7 +319,8 @@ async fn prepare(
         ledger.falls_back(&relay.meters, None, fallback::NO_ENGINE);
     }
     let class = caller.grants.priority;
-    let client = ClientRequest { api, head, target, body, shape, by_body, class, arrived };
+    let ttft_slo = ttft_slo::of(&head.headers, caller.grants.ttft_slo_ms);
+    let client = ClientRequest { api, head, target, body, shape, by_body, class, ttft_slo, arrived };
     // What a response goes on from is nowhere else.
     let route = chosen.route.as_ref().filter(|route| before.is_none() && route.has_fallback());
     let spare = route.map(|route| (Box::new(client.clone()), route.clone()));

@@ -171,6 +171,7 @@ fn prompt(facts: &PromptFacts) -> wire::Prompt {
         told: held(&facts.told),
         chain,
         chain_tokens: facts.chain_tokens,
+        ttft_slo_ms: facts.ttft_slo_s.map_or(0, milliseconds),
     }
 }
 
@@ -195,6 +196,7 @@ fn facts(it: wire::Prompt) -> PromptFacts {
         told: held(it.told),
         chain: it.chain.chunks_exact(HASH_BYTES).map(hash).collect(),
         chain_tokens: it.chain_tokens,
+        ttft_slo_s: (it.ttft_slo_ms > 0).then(|| f64::from(it.ttft_slo_ms) / 1e3),
     }
 }
 
@@ -256,6 +258,7 @@ mod tests {
             told: vec![],
             chain: (0..blocks).map(|at| (at * 0x01_2345_6789) & 0xff_ffff_ffff).collect(),
             chain_tokens: 512,
+            ttft_slo_s: (blocks > 0).then_some(0.75),
         }
     }
 

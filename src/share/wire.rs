@@ -226,6 +226,9 @@ pub struct Prompt {
     /// Tokens of each.
     #[prost(uint32, tag = "9")]
     pub chain_tokens: u32,
+    /// Milliseconds from its arrival within which its first token is due; 0 = none is.
+    #[prost(uint32, tag = "10")]
+    pub ttft_slo_ms: u32,
 }
 
 /// Leading tokens of a prompt at one prefiller.

@@ -28,6 +28,7 @@ fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<Abandon
         encodings: None,
         http2: false,
         arrived: Instant::now(),
+        ttft_slo: None,
         trace: None,
     };
     let fleet = Fleet::new(Policy::LeastWork);

@@ -97,6 +97,7 @@ impl<D: Dispatch> World<'_, D> {
             history: None,
             pool,
             session: arrival.session,
+            ttft_slo_s: None,
         }
     }
 

@@ -6,14 +6,15 @@
 //! planned there and takes no worse one. [`Bind::Arrival`] sends each request on at once, by the
 //! same scores.
 //!
-//! The order is by arrival plus a few times the request's own work, up to a limit, so short ones go
-//! first and everybody's turn comes.
+//! The order is by slack ([`slack`]): short ones go first, those that are due soon go sooner, and
+//! everybody's turn comes.
 
 mod done;
 mod large;
 mod line;
 mod pump;
 mod sight;
+mod slack;
 mod workload;
 
 use std::collections::{HashMap, VecDeque};
@@ -72,7 +73,10 @@ pub struct SchedulerSettings {
     pub batch_tokens: u64,
     /// Each second of a request's own work puts it back in the line by so many seconds.
     pub aging: f64,
-    /// But by no more than this: who comes later than that does not pass it, however long the line
+    /// But by no more than half of its own work and so many times that of a request on average:
+    /// long prompts pay for short ones, but the longest don't pay for all.
+    pub aging_means: f64,
+    /// And by no more than this: who comes later than that does not pass it, however long the line
     /// is, and however much work it is.
     pub most_put_back_s: Seconds,
     /// Costs of prefills that are assumed until more is known.
@@ -176,6 +180,8 @@ pub struct PrefillScheduler {
     wake_s: Option<Seconds>,
     /// Of what was committed.
     mean_prefill_s: Seconds,
+    /// Requests beside the first that waited for each prefiller when the line was looked at last.
+    waiting_each: f64,
     /// Predicted work of what was committed, and of what was refused for want of time.
     offered: WorkSum,
     beliefs: Beliefs,
@@ -198,6 +204,7 @@ impl Default for SchedulerSettings {
             open_s: 0.05,
             batch_tokens: 2048,
             aging: 4.0,
+            aging_means: 3.0,
             most_put_back_s: MOST_PUT_BACK_S,
             costs: PrefillCosts::default(),
             sight_s: 0.25,
@@ -221,6 +228,7 @@ impl PrefillScheduler {
             turn: 0,
             wake_s: None,
             mean_prefill_s: 0.0,
+            waiting_each: 0.0,
             offered: WorkSum::default(),
             beliefs: Beliefs { named: true, history: true },
             uncentered: 0,
@@ -362,7 +370,7 @@ impl PrefillScheduler {
             }
         };
         let own_s = if own_s.is_finite() { own_s } else { 0.0 };
-        let put_back_s = (self.settings.aging * own_s).min(self.settings.most_put_back_s);
+        let put_back_s = self.put_back_s(own_s, waiting.job.ttft_slo_s);
         let (ticket, key) = (waiting.ticket, waiting.since_s + put_back_s);
         let turn = self.line.join(key, waiting);
         if let Some(large) = &mut self.large {

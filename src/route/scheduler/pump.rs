@@ -18,6 +18,12 @@ const TIE_S: Seconds = 1e-3;
 const TIE_SHARE: f64 = 0.02;
 /// Weight of one commitment in their mean.
 const MEAN_STEP: f64 = 0.05;
+/// The cost of a step that is spared counts so many times for each that waits: a prefiller that
+/// computes prompts one by one bears less, and a line that grows by that costs all who come.
+const STEP_WORTH: f64 = 8.0;
+/// A step holds no more than so many times the tokens that are given at any rate: 16 384, the
+/// largest budget that vLLM takes by itself.
+const STEP_BATCHES: u64 = 8;
 /// The best that were not taken, for who asks why.
 const RUNNERS_UP: usize = 3;
 
@@ -64,6 +70,7 @@ impl PrefillScheduler {
         self.ask(&mut waiting, Sight { now, view: sight });
         self.fit();
         if self.line.len() == 0 {
+            self.waiting_each = 0.0;
             self.fade(now);
             if self.large.is_some() {
                 return match self.assign_large(now, sight, &mut waiting) {
@@ -93,6 +100,7 @@ impl PrefillScheduler {
     ) -> Vec<Commit> {
         self.fade(now);
         self.fit();
+        self.waiting_each = self.line.len().saturating_sub(1) as f64 / self.lanes.len().max(1) as f64;
         if self.large.is_some() {
             return self.pump_large(now, sight);
         }
@@ -174,6 +182,18 @@ impl PrefillScheduler {
             || lane.requests() == 0
             || lane.backlog_s(now) < settings.open_s
             || lane.work_tokens() < settings.batch_tokens
+            || self.has_room_in_step(lane, now)
+    }
+
+    /// True if one more prompt had better be computed in the next step of a prefiller, with those
+    /// that wait there: a step of their own costs those who wait here more than it spares these.
+    fn has_room_in_step(&self, lane: &Lane, now: Seconds) -> bool {
+        if self.waiting_each <= 0.0 || lane.work_tokens() >= STEP_BATCHES * self.settings.batch_tokens {
+            return false;
+        }
+        let next_s = lane.queued_s();
+        let is_ending = lane.backlog_s(now) - next_s < self.settings.open_s;
+        is_ending && next_s < STEP_WORTH * self.waiting_each * self.costs(lane.spec.class).base_s
     }
 
     /// True if one that takes something now may be the choice of a request that has failed nowhere

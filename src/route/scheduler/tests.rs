@@ -310,6 +310,41 @@ fn costs_are_learned_from_prefills() {
     assert!((costs.span(0, 1000) - 2.0).abs() < 0.1, "{costs:?}");
 }
 
+/// An engine computes a thousand tokens in a step: a short prompt and most of a long one, and the
+/// rest of that in the next. By itself each says something else, and more than once the costs of a
+/// class were taken for a fifth of what they are.
+#[test]
+fn prompts_that_share_steps_teach_what_they_take_together() {
+    let mut board = board(2, SchedulerSettings { bind: Bind::Arrival, ..settings() });
+    for round in 0..20 {
+        let now = f64::from(round) * 10.0;
+        for tokens in [250, 250, 900, 900] {
+            board.arrive(now, plain(tokens));
+        }
+        for commit in pump(&mut board, now) {
+            board.done(now + if commit.tokens == 250 { 1.0 } else { 1.15 }, commit.booking, COMPUTED);
+        }
+    }
+    let per_token_s = board.costs(0).per_token_s;
+    assert!((0.95e-3..1.05e-3).contains(&per_token_s), "{per_token_s}");
+}
+
+#[test]
+fn prompts_share_a_step_that_is_about_to_begin_where_many_wait() {
+    let costs = PrefillCosts { base_s: 0.1, ..settings().costs };
+    let sent = |waiting: usize, now| {
+        let mut board = board(1, SchedulerSettings { costs, batch_tokens: 200, ..settings() });
+        board.arrive(0.0, plain(300));
+        assert_eq!(pump(&mut board, 0.0).len(), 1);
+        for _ in 0..waiting {
+            board.arrive(0.1, plain(100));
+        }
+        pump(&mut board, now).len()
+    };
+    assert_eq!([1, 6, 20].map(|waiting| sent(waiting, 0.36)), [1, 6, 13], "1 600 tokens are enough");
+    assert_eq!(sent(5, 0.2), 0, "that step begins later");
+}
+
 #[test]
 fn time_that_went_into_what_was_evicted_teaches_nothing() {
     let costs_after = |cached_tokens| {

@@ -85,6 +85,7 @@ impl LaneNames {
             told: Self::most(told),
             chain: job.chain().to_vec(),
             chain_tokens: job.chain_tokens(),
+            ttft_slo_s: job.ttft_slo_s,
         }
     }
 
@@ -108,6 +109,7 @@ impl LaneNames {
                 near: self.here(&facts.near).into(),
             },
             session: None,
+            ttft_slo_s: facts.ttft_slo_s,
         })
     }
 

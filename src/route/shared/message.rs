@@ -123,6 +123,8 @@ pub struct PromptFacts {
     pub chain: Vec<u64>,
     /// Tokens of each of them.
     pub chain_tokens: u32,
+    /// Time from its arrival within which its first token is due.
+    pub ttft_slo_s: Option<Seconds>,
 }
 
 /// Leading tokens of a prompt at one prefiller.
