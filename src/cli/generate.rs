@@ -30,9 +30,9 @@ pub enum Page {
     Configuration,
     /// Every command and flag
     Cli,
-    /// Every route
+    /// Every route of the gateway
     Http,
-    /// Every error
+    /// Every error of the gateway
     Errors,
     /// Fields and reasons of the log
     Log,

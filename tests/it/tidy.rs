@@ -35,7 +35,7 @@ fn the_documents_list_every_reason_and_no_other() {
 
 #[test]
 fn whole_configurations_in_the_documents_are_good() {
-    let pages = ["simulator", "pool-and-tokens", "operating"].map(|page| read(&format!("docs/{page}.md")));
+    let pages = ["first-hour", "pool-and-tokens", "operating"].map(|page| read(&format!("docs/{page}.md")));
     let text = pages.concat();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");

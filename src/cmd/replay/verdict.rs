@@ -37,7 +37,7 @@ impl Entrant<'_> {
 
 /// The best of those that are compared.
 pub(super) struct Best<'a> {
-    /// Its name.
+    /// Name of the policy.
     pub(super) name: &'a str,
     /// Its result and its lead, or those that it can't be told from.
     pub(super) words: String,
