@@ -77,29 +77,41 @@ impl Asleep {
 }
 
 impl ServedFleet {
-    /// Takes an engine out of its roles and waits until it has no work left.
+    /// Takes an engine out of its roles and waits until it has no work left. True if it left one:
+    /// it may be out of all of them already, because it sleeps or was removed.
     ///
     /// # Errors
-    /// It still had work after `limit`, and serves on.
-    pub(super) async fn rest(&self, it: &Rested, limit: Duration) -> Result<(), String> {
+    /// It still had work after `limit`, and serves on; it is being moved; or somebody has added,
+    /// removed or woken it meanwhile.
+    pub(super) async fn rest(&self, it: &Rested, limit: Duration) -> Result<bool, String> {
         let engine = it.instance.endpoint();
-        for role in &it.roles {
-            self.relay.fleet.remove(*role, engine);
+        if let Some(refusal) = self.moves.make_way(engine) {
+            return Err(refusal.to_string());
         }
-        if self.drained(&it.roles, &[engine], limit).await {
-            return Ok(());
+        let left: Vec<Role> = it.roles.iter().copied().filter(|role| self.serves(*role, engine)).collect();
+        let leaves = !left.is_empty();
+        if leaves {
+            // Before it leaves: a change by an operator while it drains is the last word.
+            let rested = Rested { instance: it.instance.clone(), roles: left.clone() };
+            self.asleep.all().insert(engine.clone(), rested);
         }
-        self.come_back(it);
-        Err(format!("it still had requests after {} ms (drain_ms)", limit.as_millis()))
+        for role in left {
+            self.relay.fleet.remove(role, engine);
+        }
+        if !self.drained(&it.roles, &[engine], limit).await {
+            self.take_back(engine);
+            return Err(format!("it still had requests after {} ms (drain_ms)", limit.as_millis()));
+        }
+        match leaves && !self.asleep.all().contains_key(engine) {
+            true => Err("it was added, removed or woken while it drained".to_owned()),
+            false => Ok(leaves),
+        }
     }
 
-    /// Remembers an engine that did as it was told; one that refused serves on, unless it slept
-    /// before.
-    pub(super) fn rested(&self, it: Rested, did: bool) {
-        let mut asleep = self.asleep.all();
-        if did {
-            asleep.insert(it.instance.endpoint().clone(), it);
-        } else if !asleep.contains_key(it.instance.endpoint()) {
+    /// Takes an engine in again that left its roles, unless an operator has changed it since.
+    pub(super) fn take_back(&self, engine: &Endpoint) {
+        let found = self.asleep.all().remove(engine);
+        if let Some(it) = found {
             self.come_back(&it);
         }
     }
@@ -110,10 +122,7 @@ impl ServedFleet {
             return;
         }
         // Somebody else may have woken it, or taken it out, while it was asked.
-        let found = self.asleep.all().remove(engine);
-        if let Some(it) = found {
-            self.come_back(&it);
-        }
+        self.take_back(engine);
     }
 
     fn come_back(&self, it: &Rested) {

@@ -168,17 +168,21 @@ impl Question {
     async fn ask(self, fleet: Arc<ServedFleet>, engine: Rested) -> Outcome {
         let time = fleet.relay.settings.now().answer;
         let Rested { instance, roles } = engine.clone();
-        if let Some(limit) = self.drain
-            && let Err(why) = fleet.rest(&engine, limit).await
-        {
-            return Outcome { fleet, instance, roles, answer: Err(why) };
-        }
+        let rested = match self.drain {
+            Some(limit) => fleet.rest(&engine, limit).await,
+            None => Ok(false),
+        };
+        let has_left = match rested {
+            Ok(has_left) => has_left,
+            Err(why) => return Outcome { fleet, instance, roles, answer: Err(why) },
+        };
         let answer = exchange(self.call, time, ANSWER_BYTES).await;
         let outcome = Outcome { fleet, instance, roles, answer };
-        if self.drain.is_some() {
-            outcome.fleet.rested(engine, outcome.is_success());
-        } else if self.wakes && outcome.is_success() {
-            outcome.fleet.wake(outcome.instance.endpoint()).await;
+        let (is_success, at) = (outcome.is_success(), outcome.instance.endpoint());
+        if has_left && !is_success {
+            outcome.fleet.take_back(at);
+        } else if self.wakes && is_success {
+            outcome.fleet.wake(at).await;
         }
         outcome
     }

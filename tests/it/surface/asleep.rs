@@ -118,3 +118,22 @@ async fn stream_ends_before_its_engine_may_rest() {
     assert_eq!(told["asleep"], json!([]));
     stage.end().await;
 }
+
+#[tokio::test]
+async fn removal_of_an_engine_outlives_an_order_that_gives_up() {
+    let (stage, mut socket, at) = busy_decoder().await;
+    let leaving = name(&stage.decoders[at]);
+    let gone = json!({"type": "decode", "instances": [leaving]}).to_string();
+    assert_eq!(stage.post("/instances/remove", &gone).await.status, 200);
+    let raw = stage.post("/sleep?role=decode&drain_ms=0", "").await;
+    assert!(raw.text().contains("it still had requests after 0 ms"), "{}", raw.text());
+    let member = async || {
+        let told = stage.get("/instances").await.json()["instances"].clone();
+        told.as_array().unwrap().iter().find(|it| it["instance"] == leaving).cloned()
+    };
+    assert_eq!(member().await.map(|it| it["draining"].clone()), Some(json!(true)));
+    let stream = client::read(&mut socket).await;
+    assert!(stream.complete && stream.done(), "{}", stream.text());
+    eventually("it is gone", async || member().await.is_none()).await;
+    stage.end().await;
+}

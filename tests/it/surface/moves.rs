@@ -128,6 +128,9 @@ async fn engine_with_work_left_moves_once_it_is_done_whoever_asks() {
             let raw = stage.post(path, &change("decode", json!([leaving]))).await;
             assert!(raw.status == 400 && raw.text().contains("is being moved"), "{path} {}", raw.text());
         }
+        let raw = stage.post("/sleep?role=decode&drain_ms=0", "").await;
+        assert!(raw.text().contains("is being moved to prefill"), "{}", raw.text());
+        assert_eq!(moves(&stage).await[0]["step"], "draining");
         client::read(&mut socket).await
     };
     let (one, two, stream) = tokio::join!(stage.post(MOVE, &there), stage.post(MOVE, &there), others);
