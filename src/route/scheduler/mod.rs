@@ -6,7 +6,7 @@
 //! planned there and takes no worse one. [`Bind::Arrival`] sends each request on at once, by the
 //! same scores.
 //!
-//! The order is by slack ([`slack`]): short ones go first, those that are due soon go sooner, and
+//! The order is by slack (`slack`): short ones go first, those that are due soon go sooner, and
 //! everybody's turn comes.
 
 mod done;
