@@ -29,7 +29,7 @@ pub struct Failure {
     /// The engine that it is held against, of a leg that was to use another engine's KV.
     pub verdict: Option<Verdict>,
     /// Since when the leg could have been served, in ms of the fleet's clock, of one that got
-    /// nothing.
+    /// nothing, or nothing but an error.
     pub since_ms: Option<u64>,
 }
 
@@ -105,6 +105,15 @@ impl Failure {
         let (spare, refusal, verdict, since_ms) = (None, None, None, None);
         let (detail, by_proxy, accepted) = (detail.into(), false, false);
         Failure { why, written, detail, spare, by_proxy, accepted, refusal, verdict, since_ms }
+    }
+
+    /// The same, of a leg that was sent at `since_ms` and may have waited for another engine before
+    /// its own answered with an error: what others did meanwhile is evidence, too.
+    pub(super) fn answered_since(self, since_ms: u64) -> Failure {
+        match self.why {
+            FailureKind::Status | FailureKind::BadReply => Failure { since_ms: Some(since_ms), ..self },
+            _ => self,
+        }
     }
 
     /// The engine has too much to do.

@@ -158,6 +158,7 @@ impl Relay {
     ) -> Result<PrefillEnd, Failure> {
         let PrefillSpec { transfer, partners, is_moved } = spec;
         let (sent, mut span) = (Instant::now(), traced::prefill(&ask, reservation.instance()));
+        let sent_ms = self.fleet.now_ms();
         let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let outcome = {
@@ -196,7 +197,10 @@ impl Relay {
                 self.fleet.report(reservation.instance(), Outcome::Declined);
                 return Ok(PrefillEnd::Refused(refusal));
             }
-            Err(failure) => return self.prefill_failed(&ask.id, reservation.instance(), &partners, failure),
+            Err(failure) => {
+                let failure = failure.answered_since(sent_ms);
+                return self.prefill_failed(&ask.id, reservation.instance(), &partners, failure);
+            }
         };
         for encoder in partners.encoders.iter() {
             self.fleet.handoff_served(encoder, reservation.instance());
