@@ -138,6 +138,7 @@ async fn drain(mut fleet: RunningFleet, limit: Duration, stop: CancellationToken
         relay.fleet.cut();
         finishes(&relay, CUT_TIME, &stop).await;
     }
+    relay.meters.end_gauges();
     drop(relay);
     fleet.stop().await;
     tracing::info!(fleet = &*name, "the fleet has left");
@@ -146,7 +147,11 @@ async fn drain(mut fleet: RunningFleet, limit: Duration, stop: CancellationToken
 /// True if a fleet's requests end within `limit`, before the gateway does.
 async fn finishes(relay: &Relay, limit: Duration, stop: &CancellationToken) -> bool {
     let end = Instant::now() + limit;
-    let has_work = || Role::ALL.iter().any(|role| relay.fleet.sweep(*role) > 0);
+    let has_work = || {
+        // Nothing else looks at a fleet that goes.
+        relay.fleet.show(&relay.meters);
+        Role::ALL.iter().map(|role| relay.fleet.sweep(*role)).sum::<usize>() > 0
+    };
     while has_work() {
         if Instant::now() >= end || stop.is_cancelled() {
             return false;

@@ -109,7 +109,7 @@ impl Instances {
 
 /// Merges texts in Prometheus' format: a family may have one head only, followed by all its
 /// samples.
-fn merged(texts: impl Iterator<Item = String>) -> String {
+pub(super) fn merged(texts: impl Iterator<Item = String>) -> String {
     let mut families: BTreeMap<String, [String; 2]> = BTreeMap::new();
     for text in texts {
         let mut family = String::new();

@@ -1,4 +1,4 @@
-//! Gauges of roles' loads, for autoscalers.
+//! Gauges of roles' engines and loads, for autoscalers.
 
 use metrics::gauge;
 
@@ -16,6 +16,11 @@ pub struct LoadGauges {
 }
 
 impl Meters {
+    /// Shows the number of engines that may be chosen.
+    pub fn instances(&self, role: &'static str, count: usize) {
+        self.label.with(|| gauge!(names::INSTANCES, "role" => role).set(count as f64));
+    }
+
     /// Shows the load of a role.
     pub fn role_load(&self, role: &'static str, load: LoadGauges) {
         self.label.with(|| {

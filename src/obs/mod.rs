@@ -5,12 +5,13 @@
 //! Nothing is recorded per token. Metrics of a part that is switched off have no series.
 //!
 //! The recorder drops a series only by its age, even one that is still written to through a handle.
-//! So the series of instances, which join and leave, are in recorders of their own
-//! (`obs/instances.rs`).
+//! So the series of instances, and the gauges of named fleets, which join and leave, are in
+//! recorders of their own (`obs/instances.rs`, `obs/fleet_gauges.rs`).
 
 mod decoders;
 mod ended;
 pub mod events;
+mod fleet_gauges;
 mod fleet_label;
 mod handle_cache;
 mod health;
@@ -37,6 +38,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 
 use crate::dialect::Api;
 use ended::EndedCounts;
+use fleet_gauges::FleetGauges;
 pub use fleet_label::FleetLabel;
 use handle_cache::HandleCache;
 use instances::{Instances, Series};
@@ -77,6 +79,8 @@ pub struct LegMeter {
 pub struct Meters {
     /// Label of the fleet whose requests are measured.
     label: FleetLabel,
+    /// Gauges of this fleet, where there are several.
+    gauges: FleetGauges,
     /// Requests that are being served.
     pub inflight: Gauge,
     /// Requests that wait to be let in.
@@ -153,7 +157,7 @@ impl Exposition {
     /// The text of `/metrics`.
     pub fn render(&self) -> String {
         let Some(handle) = &self.0 else { return String::new() };
-        handle.render() + &INSTANCES.render() + &process::render()
+        fleet_gauges::render_with(handle.render()) + &INSTANCES.render() + &process::render()
     }
 
     /// Folds buffered samples into buckets. Without it, memory grows while nothing scrapes.
@@ -268,10 +272,12 @@ impl Meters {
     /// one series.
     #[must_use]
     pub fn of_fleet(&self, fleet: &Arc<str>) -> Meters {
-        let label = FleetLabel::of(fleet);
+        let own = FleetGauges::of(fleet);
+        let label = FleetLabel::of(fleet, &own);
         let gauges = [&self.inflight, &self.queued, &self.connections].map(Gauge::clone);
         let meters = label.with(|| Meters::labelled(label.clone(), gauges));
         Meters {
+            gauges: own,
             cutting: self.cutting.clone(),
             ended: self.ended.clone(),
             ended_in_fleet: Some(EndedCounts::default()),
@@ -300,6 +306,7 @@ impl Meters {
         }
         Meters {
             label,
+            gauges: FleetGauges::default(),
             inflight,
             queued,
             connections,
@@ -467,11 +474,6 @@ impl Meters {
     /// Shows if a source of predictions (`names`, `history`, `decoders`, `answers`) steers.
     pub fn source_trusted(&self, source: &'static str, trusted: bool) {
         self.label.with(|| gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted))));
-    }
-
-    /// Shows the number of engines that may be chosen.
-    pub fn instances(&self, role: &'static str, count: usize) {
-        self.label.with(|| gauge!(names::INSTANCES, "role" => role).set(count as f64));
     }
 }
 

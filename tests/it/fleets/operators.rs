@@ -136,6 +136,28 @@ async fn reload_changes_one_fleet_and_leaves_the_others() {
     fleets.end().await;
 }
 
+/// Gauges that each fleet has, sorted.
+const FLEET_GAUGES: [&str; 6] = [
+    "pd_proxy_engines",
+    "pd_proxy_engines_needed",
+    "pd_proxy_prefill_waiting_requests",
+    "pd_proxy_role_state",
+    "pd_proxy_saturation",
+    "pd_proxy_work_seconds",
+];
+
+/// Those of them that a text of metrics has for a fleet.
+fn gauges_of(text: &str, fleet: &str) -> Vec<&'static str> {
+    let label = format!("fleet=\"{fleet}\"");
+    let samples = samples(text);
+    let has = |gauge: &&str| {
+        samples.keys().any(|key| {
+            key.strip_prefix(*gauge).is_some_and(|labels| labels.starts_with('{') && labels.contains(&label))
+        })
+    };
+    FLEET_GAUGES.into_iter().filter(has).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fleets_come_and_go_by_reload_without_a_request_lost() {
     let fleets = Fleets::set(&DIALECTS[..2], Settings::default()).await;
@@ -145,7 +167,8 @@ async fn fleets_come_and_go_by_reload_without_a_request_lost() {
         std::fs::write(&beside, text).unwrap();
         std::fs::rename(&beside, &fleets.file).unwrap();
     };
-    let side = Side::start(2, DIALECTS[0]).await;
+    // Its name is that of no other test's fleet: metrics are those of the process.
+    let side = Side { name: "comes-and-goes".to_owned(), ..Side::start(2, DIALECTS[0]).await };
     let with_new = text.clone() + &side.toml(DIALECTS[0].0, "");
     let (on, mut clients) = (Arc::new(AtomicBool::new(true)), JoinSet::new());
     for model in ["model-0", "model-1"] {
@@ -165,6 +188,8 @@ async fn fleets_come_and_go_by_reload_without_a_request_lost() {
         eventually("it is there", async || fleets.chat(&side.model).await.status == 200).await;
         let listed = fleets.get("/instances").await.text();
         assert!(listed.contains(&side.decoder.addr().to_string()), "{listed}");
+        let gauges = async || gauges_of(&fleets.get("/metrics").await.text(), &side.name);
+        eventually("its gauges are shown", async || gauges().await == FLEET_GAUGES).await;
         side.decoder.clear_seen();
         // One under way is finished, though its fleet goes.
         let mut body = chat(&side.model);
@@ -180,6 +205,8 @@ async fn fleets_come_and_go_by_reload_without_a_request_lost() {
         eventually("it is gone", async || fleets.chat(&side.model).await.status == 404).await;
         let ledger = side.prefiller.ledger();
         assert_eq!(ledger.pinned_handoffs, 0, "{ledger:?}");
+        // What it needed last would be taken for what it needs.
+        eventually("its gauges are gone", async || gauges().await.is_empty()).await;
     }
     on.store(false, Ordering::Relaxed);
     for answers in clients.join_all().await {
