@@ -13,7 +13,8 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, Response, StatusCode, header};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::auth::Caller;
@@ -205,7 +206,7 @@ async fn first_list(
             },
         };
         match answer {
-            Some(Ok((StatusCode::OK, list))) => return Ok(list),
+            Some(Ok((StatusCode::OK, list))) if is_list(&list) => return Ok(list),
             Some(Ok((status, text))) if is_of_the_key(status) && access.authorization.is_none() => {
                 return Err(Refused::Theirs(status, text));
             }
@@ -215,6 +216,16 @@ async fn first_list(
     }
 }
 
+/// True for a list of models. Other servers, and balancers without an engine, answer 200 as well.
+fn is_list(text: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct List {
+        #[serde(rename = "data")]
+        _data: Vec<Map<String, Value>>,
+    }
+    serde_json::from_slice::<List>(text).is_ok()
+}
+
 fn is_of_the_key(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
@@ -222,6 +233,16 @@ fn is_of_the_key(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn list_of_models_has_objects_as_its_data() {
+        for list in [r#"{"object":"list","data":[{"id":"a"}]}"#, r#"{"data":[]}"#] {
+            assert!(is_list(list.as_bytes()), "{list}");
+        }
+        for other in ["", "[]", "{}", r#"{"data":{}}"#, r#"{"data":["a"]}"#, "<html></html>"] {
+            assert!(!is_list(other.as_bytes()), "{other}");
+        }
+    }
 
     #[test]
     fn a_model_is_found_by_its_whole_name() {

@@ -102,7 +102,15 @@ async fn models_are_the_first_good_answer_verbatim() {
     assert_eq!((seen.len(), header(&seen[0], "authorization")), (1, Some("Bearer mine".into())));
     assert_eq!(stage.engines().map(count).sum::<usize>(), 1, "one engine is enough");
 
-    for bad in [FaultKind::Refuse, FaultKind::Status(500, None), FaultKind::ResetBeforeHead] {
+    let no_list = |text: &'static str| FaultKind::Status(200, Some(Bytes::from_static(text.as_bytes())));
+    for bad in [
+        FaultKind::Refuse,
+        FaultKind::Status(500, None),
+        FaultKind::ResetBeforeHead,
+        no_list("<html>It works!</html>"),
+        no_list(r#"{"object":"error","message":"not yet"}"#),
+        no_list(r#"{"object":"list","data":{"id":"sim"}}"#),
+    ] {
         stage.prefillers[0].inject(Fault::always(bad.clone()));
         let raw = stage.get("/v1/models").await;
         assert_eq!((raw.status, raw.text().as_str()), (200, odd), "{bad:?}");
@@ -112,12 +120,13 @@ async fn models_are_the_first_good_answer_verbatim() {
     stage.prefillers_fail(&Fault::always(FaultKind::Refuse));
     let raw = stage.get("/v1/models").await;
     assert_eq!((raw.status, raw.json()["object"].as_str()), (200, Some("list")), "a decoder answers");
-    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
-    let raw = stage.get("/v1/models").await;
-    assert_eq!(
-        (raw.status, raw.json()["error"]["message"].as_str()),
-        (503, Some("no engine answers /v1/models"))
-    );
+    for bad in [FaultKind::Refuse, no_list("{}")] {
+        stage.decoders_fail(&Fault::always(bad.clone()));
+        let raw = stage.get("/v1/models").await;
+        let message = raw.json()["error"]["message"].clone();
+        assert_eq!((raw.status, message), (503, json!("no engine answers /v1/models")), "{bad:?}");
+        stage.decoders.iter().for_each(Engine::clear_faults);
+    }
     stage.end().await;
 }
 
