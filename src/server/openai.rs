@@ -187,7 +187,7 @@ impl ClientRequest {
         }
         if priority::is_told(&chosen.fleet) {
             let claimant = Claimant { class: self.class, headers: &self.head.headers };
-            self.body = gateway.scan(claimant.grant(&self.body))?;
+            self.body = gateway.scan(claimant.grant(&self.body)?)?;
         }
         let relay = &chosen.fleet.relay;
         if let Some(why) = relay.speech.now().dialect.api_refusal(self.api) {

@@ -259,7 +259,7 @@ impl ClientRequest {
         match payload {
             Payload::Json(body) if priority::is_told(&chosen.fleet) => {
                 let body = match self.passage.generates || claimant.claims(&body) {
-                    true => gateway.scan(claimant.grant(&body))?,
+                    true => gateway.scan(claimant.grant(&body)?)?,
                     false => body,
                 };
                 Ok(Payload::Json(body))

@@ -74,6 +74,41 @@ async fn both_legs_are_told_the_priority_of_the_key_and_never_a_sooner_one() {
 }
 
 #[tokio::test]
+async fn claim_that_is_no_integer_is_refused_as_vllm_refuses_it() {
+    let dir = keys(&[("plain", "")]);
+    let stage = Stage::set(prioritised(script(&dir))).await;
+    let bearer = ("Authorization", "Bearer sk-of-plain");
+    let embed = json!({"model": "sim", "input": "hello"});
+    for (path, body) in asks().into_iter().chain([("/v1/embeddings", embed)]) {
+        for (claimed, by_header, said) in [
+            (json!("high"), None, "`priority` is high"),
+            (json!(1.5), None, "`priority` is 1.5"),
+            (json!(2.5), Some("7"), "`priority` is 2.5"),
+            (json!(7), Some("soon"), "the header X-Vllm-Priority is soon"),
+        ] {
+            let mut body = body.clone();
+            body["priority"] = claimed;
+            let headers: Vec<_> =
+                std::iter::once(bearer).chain(by_header.map(|value| (HEADER, value))).collect();
+            let raw = stage.send(&request(path, &headers, &body)).await;
+            let text = raw.text();
+            assert_eq!((raw.status, raw.header("x-pd-error")), (400, Some("invalid_value")), "{path} {text}");
+            let fix = "expected an integer, or none for the priority of the key";
+            assert!(text.contains(fix), "{path} {text}");
+            if path != "/v1/messages" {
+                let error = raw.json()["error"].clone();
+                let message = error["message"].as_str().unwrap();
+                assert!(error["param"] == "priority" && message.starts_with(said), "{path} {text}");
+            }
+        }
+    }
+    assert!(
+        stage.engines().all(|engine| engine.seen().iter().all(|seen| !seen.path.starts_with("/v1/chat")))
+    );
+    stage.end().await;
+}
+
+#[tokio::test]
 async fn routes_of_one_engine_clamp_what_is_claimed() {
     let dir = keys(&[("low", "priority = \"low\"")]);
     let stage = Stage::set(prioritised(script(&dir))).await;
