@@ -34,6 +34,7 @@ pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
 const CHANGE_BYTES: usize = 64 << 10;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Change {
     #[serde(rename = "type", default)]
     role: String,

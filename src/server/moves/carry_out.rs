@@ -28,6 +28,8 @@ pub(super) struct Errand {
     pub(super) fleet: Arc<ServedFleet>,
     /// Hears the steps.
     pub(super) step: Arc<watch::Sender<Step>>,
+    /// True if a move before has left it in neither role.
+    pub(super) was_lost: bool,
     /// The longest that it may drain.
     pub(super) drain: Duration,
     /// Further members of what the engine is told.
@@ -43,6 +45,11 @@ impl Errand {
         let end = tokio::select! {
             end = self.take() => end,
             () = stop.cancelled() => Step::Lost("the gateway ends".to_owned()),
+        };
+        let end = match end {
+            // What it is still is what nobody knew before.
+            Step::Kept(cause) if self.was_lost => Step::Lost(cause),
+            end => end,
         };
         let Turn { engine, from, to } = &self.turn;
         let members = &self.fleet.relay.fleet;

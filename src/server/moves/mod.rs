@@ -128,7 +128,7 @@ impl Moves {
     }
 
     /// Begins a move by `start`, which two callers never run at once. It is told if the engine was
-    /// lost on its way to the same role.
+    /// lost on its way to either role.
     ///
     /// # Errors
     /// That of `start`; or the engine is being moved elsewhere; or too many are being moved.
@@ -149,7 +149,7 @@ impl Moves {
             let ended = ended.ok_or_else(|| Error::new(Kind::Overloaded, message))?;
             all.remove(ended);
         }
-        let lost = all.iter().filter(of_engine).any(|it| it.turn == *turn);
+        let lost = all.iter().filter(of_engine).any(|it| matches!(*it.step.borrow(), Step::Lost(_)));
         start(lost)?;
         all.retain(|it| it.turn.engine != turn.engine);
         let step = Arc::new(watch::Sender::new(Step::Draining));
@@ -194,12 +194,16 @@ mod tests {
         moves.end(&there, &step, Step::Lost("it is gone".to_owned()));
         let shown = json!([{"instance": "a:1", "from": "prefill", "to": "decode", "step": "lost", "cause": "it is gone"}]);
         assert_eq!(Value::from(moves.to_json()), shown);
-        let Ok(Begun::New(step)) = moves.begin(&there, |lost| {
-            assert!(lost);
-            Ok(())
-        }) else {
-            panic!()
-        };
+        for way in [&back, &there] {
+            let Ok(Begun::New(step)) = moves.begin(way, |lost| {
+                assert!(lost);
+                Ok(())
+            }) else {
+                panic!()
+            };
+            moves.end(way, &step, Step::Lost("it is gone".to_owned()));
+        }
+        let Ok(Begun::New(step)) = moves.begin(&there, |_| Ok(())) else { panic!() };
         moves.end(&there, &step, Step::Joined);
         assert!(moves.to_json().is_empty() && moves.make_way(&there.engine).is_none());
     }

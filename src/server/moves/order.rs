@@ -16,7 +16,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Removal, Role};
 use crate::server::fleets::ServedFleet;
 use crate::server::instances::DRAIN_WAIT;
-use crate::server::{Gateway, body, instances, reply};
+use crate::server::{Gateway, body, instances, printable, reply};
 
 /// Bytes of an order: names and a few numbers.
 const ORDER_BYTES: usize = 64 << 10;
@@ -26,6 +26,7 @@ const ORDER_BYTES: usize = 64 << 10;
 const DRAIN_MS: u64 = 600_000;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Order {
     instance: String,
     to: String,
@@ -73,6 +74,12 @@ async fn read(gateway: &Gateway, request: Request) -> Result<Order, Box<Response
     if let Some(refusal) = instances::refusal(&head.extensions) {
         return Err(Box::new(refusal));
     }
+    if let Some(query) = head.uri.query().filter(|query| !query.is_empty()) {
+        let said = printable(query);
+        let message =
+            format!("`{said}` in the query: fleet, force, wait_ms and the others belong into the body");
+        return Err(refuse(&Error::new(Kind::InvalidField, message)));
+    }
     let body = body::read(gateway, &head, body, ORDER_BYTES).await.map_err(|e| refuse(&e))?;
     serde_json::from_slice(&body).map_err(|e| {
         let message = format!("expected {{\"instance\":\"host:port\",\"to\":\"prefill\"|\"decode\"}}: {e}");
@@ -92,7 +99,12 @@ async fn begin(gateway: &Arc<Gateway>, order: Order) -> Result<Ended, Error> {
     if fleet.serves(turn.to, &turn.engine) && !fleet.has(turn.from, &turn.engine) {
         return Ok(Ended { turn, step: Step::Joined });
     }
-    let mut steps = match fleet.moves.begin(&turn, |lost| start(&fleet, &turn, lost, order.force))? {
+    let mut was_lost = false;
+    let begun = fleet.moves.begin(&turn, |lost| {
+        was_lost = lost && !fleet.has(turn.from, &turn.engine);
+        start(&fleet, &turn, lost, order.force)
+    })?;
+    let mut steps = match begun {
         Begun::UnderWay(steps) => steps,
         Begun::New(step) => {
             let steps = step.subscribe();
@@ -100,6 +112,7 @@ async fn begin(gateway: &Arc<Gateway>, order: Order) -> Result<Ended, Error> {
                 turn: turn.clone(),
                 fleet,
                 step,
+                was_lost,
                 drain: Duration::from_millis(order.wait_ms),
                 switch: order.switch,
                 stop: gateway.stop.clone(),

@@ -76,6 +76,7 @@ async fn move_that_can_not_begin_changes_nothing() {
         (json!({"instance": p, "to": "decode", "fleet": "x"}).to_string(), "there is no fleet `x`"),
         (json!({"instance": p, "to": "decode", "wait_ms": 3_600_001}).to_string(), "3600000"),
         (json!({"instance": p}).to_string(), "missing field `to`"),
+        (json!({"instance": p, "to": "decode", "wait": 5}).to_string(), "unknown field `wait`"),
     ] {
         let raw = ask(&body).await;
         assert!(
@@ -83,6 +84,16 @@ async fn move_that_can_not_begin_changes_nothing() {
             "{body} {}",
             raw.text()
         );
+    }
+    let forced = json!({"type": "prefill", "instances": [p], "force": true}).to_string();
+    let in_query = format!("{MOVE}?wait_ms=5");
+    for (path, body, word) in [
+        ("/instances/add", &forced, "unknown field `force`"),
+        ("/instances/remove", &forced, "unknown field `force`"),
+        (in_query.as_str(), &order(&p, "decode"), "`wait_ms=5` in the query"),
+    ] {
+        let raw = stage.send(&client::post_with(path, &[("x-api-key", "k")], body.as_bytes())).await;
+        assert!(raw.status == 400 && raw.text().contains(word), "{path} {}", raw.text());
     }
     stage.end().await;
 }
@@ -225,9 +236,20 @@ async fn sglang_engine_that_refuses_serves_on_and_one_that_breaks_is_left_out() 
             assert_eq!((&lost["step"], &lost["to"]), (&json!("lost"), &json!("decode")));
             let shown = stage.get("/status.json").await.json()["moves"][0].clone();
             assert_eq!(shown, lost, "the status page shows it");
+            let back = stage.post(MOVE, &order(&name(&stage.prefillers[0]), "prefill")).await;
+            assert!(back.status == 502 && back.text().contains(broken), "{}", back.text());
+            assert_eq!(counts(&stage).await, places, "it is in no role");
             let old = stage.prefillers.remove(0);
             let at = old.addr();
             old.stop().await;
+            // One that refuses says that it is as it was, which nobody knows.
+            let refusing = EngineSpec { role: Role::Decode, ..sglang(RoleSwitch::Disabled).engine };
+            let refusing = Engine::start(refusing, at).await.unwrap();
+            let refused = stage.post(MOVE, &there).await;
+            let is_lost = refused.text().contains("is in neither role now");
+            assert!(refused.status == 502 && is_lost, "{}", refused.text());
+            assert_eq!(counts(&stage).await, places);
+            refusing.stop().await;
             let spec = EngineSpec { role: Role::Decode, ..sglang(RoleSwitch::Enabled).engine };
             stage.decoders.push(Engine::start(spec, at).await.unwrap());
             let restarted = stage.post(MOVE, &there).await;
