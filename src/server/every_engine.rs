@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Response, StatusCode, header};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use crate::dialect::guard;
@@ -305,7 +306,8 @@ impl FleetQuery {
             let message = format!("`{said}` in the query: expected fleet=NAME once");
             return Err(Error::new(Kind::InvalidField, message).param("fleet"));
         }
-        let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET)).map(str::to_owned);
+        let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET));
+        let fleet = fleet.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
         Ok(FleetQuery { fleet, rest: rest.join("&") })
     }
 }
@@ -414,6 +416,7 @@ mod tests {
         let read = |query: &str| FleetQuery::read(query).map(|it| (it.fleet, it.rest));
         assert_eq!(read("level=1").unwrap(), (None, "level=1".to_owned()));
         assert_eq!(read("a=1&fleet=x&b=2").unwrap(), (Some("x".to_owned()), "a=1&b=2".to_owned()));
+        assert_eq!(read("fleet=%78%2Dy&b=%32").unwrap(), (Some("x-y".to_owned()), "b=%32".to_owned()));
         for twice in ["fleet=x&fleet=y", "fleet=x&a=1&fleet=x", "fleet=&fleet=x"] {
             let error = read(twice).unwrap_err().to_string();
             assert!(error.contains("expected fleet=NAME once") && error.contains("fleet=x"), "{error}");

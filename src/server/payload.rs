@@ -84,7 +84,7 @@ impl Payload {
     ///
     /// # Errors
     /// Those of [`Gateway::find_fleet`]; without a body `InvalidField` where there are several
-    /// fleets and none is named.
+    /// fleets and none is named, or one that is not served.
     pub(super) async fn find_fleet(
         &self,
         gateway: &Gateway,
@@ -100,16 +100,15 @@ impl Payload {
         if let (None, Some(only)) = (fleet, fleets.single()) {
             return Ok(ChosenFleet::known(only.clone()));
         }
-        let found = fleet.and_then(|fleet| fleets.named(fleet));
-        let found = found.ok_or_else(|| {
-            let known: Vec<&str> = fleets.iter().map(|fleet| &*fleet.name).collect();
-            let message = format!(
-                "several models are served: say which fleet this request is for, by ?fleet= and one of {}",
-                known.join(", ")
-            );
-            Error::new(Kind::InvalidField, message).param("fleet")
-        })?;
-        Ok(ChosenFleet::known(found.clone()))
+        if let Some(name) = fleet {
+            return gateway.fleet_for_operator(Some(name)).map(ChosenFleet::known);
+        }
+        let known: Vec<&str> = fleets.iter().map(|fleet| &*fleet.name).collect();
+        let message = format!(
+            "several models are served: say which fleet this request is for, by ?fleet= and one of {}",
+            known.join(", ")
+        );
+        Err(Error::new(Kind::InvalidField, message).param("fleet"))
     }
 
     /// The same with the name that engines know in place of an alias.

@@ -70,7 +70,12 @@ async fn orders_reach_one_fleet_or_all() {
     assert_eq!((reset(0), reset(1)), (2, 4));
     let version = fleets.get("/version").await;
     assert_eq!((version.status, version.text().contains("one of f0, f1")), (400, true), "{}", version.text());
-    assert_eq!(fleets.get("/version?fleet=f1").await.status, 200);
+    for name in ["f1", "%66%31"] {
+        assert_eq!(fleets.get(&format!("/version?fleet={name}")).await.status, 200, "{name}");
+    }
+    let nobody = fleets.get("/version?fleet=f9").await;
+    let said = "there is no fleet `f9`; those with engines are f0, f1";
+    assert_eq!((nobody.status, nobody.text().contains(said)), (400, true), "{}", nobody.text());
     for twice in ["fleet=f0&fleet=f1", "fleet=f1&fleet=f1"] {
         let reset = fleets.post(&format!("/reset_prefix_cache?{twice}"), &json!({})).await;
         for refusal in [fleets.get(&format!("/version?{twice}")).await, reset] {
