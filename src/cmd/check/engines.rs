@@ -12,6 +12,7 @@ use crate::endpoint;
 use crate::fleet::Role;
 use crate::naming_config::{self, Published};
 use crate::tokenization::Facts;
+use crate::tokenization::facts::Gap;
 
 /// Clocks that differ by no more do no harm.
 const CLOCK_S: i64 = 5;
@@ -101,12 +102,22 @@ fn answered(config: &Config, visit: &Visit, told: &EngineReport, report: &mut Re
     cached(config, visit, &who, facts, report);
 }
 
-/// True if an answer shows that the server is no engine: every engine that is known lists its
-/// models.
+/// True if answers show that the server is no engine: every engine that is known lists its models.
+/// A web server says that it has no such page, or shows the same one at every path.
 pub(in crate::cmd) fn is_stranger(facts: &Facts) -> bool {
     const ASKED: usize = 3;
-    let missing = facts.gaps.iter().filter(|gap| gap.status == Some(StatusCode::NOT_FOUND));
-    missing.count() == ASKED
+    facts.gaps.iter().filter(|gap| tells_nothing(gap)).count() == ASKED
+}
+
+/// True if a server answered a question with nothing that is an engine's.
+fn tells_nothing(gap: &Gap) -> bool {
+    !gap.is_unanswered && matches!(gap.status, None | Some(StatusCode::NOT_FOUND))
+}
+
+/// True if a server answers the question for its models, and has none.
+pub(in crate::cmd) fn lists_nothing(facts: &Facts) -> bool {
+    let gap = facts.gaps.iter().find(|gap| gap.path == "/v1/models");
+    gap.is_some_and(|gap| gap.status.is_none() && !gap.is_unanswered)
 }
 
 /// True if an engine refused its list of models for want of a key, or of another one.

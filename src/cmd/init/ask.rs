@@ -14,8 +14,8 @@ use crate::config::{HashScheme, Loaded, Origin, PoolKind, report};
 use crate::dialect::Dialect;
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
-use crate::tokenization::Asker;
 use crate::tokenization::exchange::{authorized, exchange, url};
+use crate::tokenization::{Asker, Facts};
 
 /// Largest description of an engine that is read, bytes: it contains the environment's packages.
 const DESCRIPTION_BYTES: usize = 1 << 20;
@@ -42,7 +42,8 @@ pub(super) async fn all(loaded: &Loaded) -> Result<Asked, CheckError> {
     let mut lines = report.into_texts();
     lines.extend(visits.iter().map(told));
     let answered = visits.iter().filter_map(|visit| Some((visit, visit.told.as_ref().ok()?)));
-    let questions: Vec<_> = answered.filter(|(_, told)| !engines::is_stranger(&told.facts)).collect();
+    let serves = |facts: &Facts| !engines::is_stranger(facts) && !engines::lists_nothing(facts);
+    let questions: Vec<_> = answered.filter(|(_, told)| serves(&told.facts)).collect();
     let engines = stream::iter(questions)
         .map(|(visit, told)| found(&asker, visit, told))
         .buffered(AT_ONCE)
@@ -86,6 +87,9 @@ fn told(visit: &Visit) -> String {
     let who = visit.member.who();
     match &visit.told {
         Ok(told) if engines::is_stranger(&told.facts) => format!("{who} {}", engines::STRANGER),
+        Ok(told) if engines::lists_nothing(&told.facts) => {
+            format!("{who} answers /v1/models, and lists no model: is an engine behind this port?")
+        }
         Ok(told) if engines::wants_key(&told.facts) => {
             format!("{who} wants a key: set engine.api_key, or the variable OPENAI_API_KEY")
         }

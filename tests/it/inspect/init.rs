@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use axum::Router;
+use axum::routing::get;
 use pd_proxy::cmd::demo::Embedded;
 use pd_proxy::sim::{Connector, EngineSpec, Pool};
 
@@ -127,14 +129,29 @@ async fn file_that_exists_is_left_as_it_is_and_what_is_printed_is_not_written() 
 async fn server_that_is_no_engine_is_named_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("none.toml");
-    let listener = tokio::net::TcpListener::bind(anywhere()).await.unwrap();
-    let at = listener.local_addr().unwrap().to_string();
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async move { axum::serve(listener, axum::Router::new()).await.unwrap() });
-    let line = ["init", "--output", path.to_str().unwrap(), "--prefill", &at, "--decode", &at];
-    let refused = said(words(&line)).await;
-    expect(&refused, 1, &["nothing is written", "is an engine behind this port?"]);
-    assert!(!path.exists());
+    let no_models = r#"{"object":"list","data":[]}"#;
+    for (server, why) in [
+        (Router::new(), "answers, but has none of an engine's"),
+        (
+            Router::new().fallback(|| async { "<html>It works!</html>" }),
+            "answers, but has none of an engine's",
+        ),
+        (
+            Router::new()
+                .route("/version", get(|| async { r#"{"version":"0.32.0"}"# }))
+                .route("/v1/models", get(move || async move { no_models })),
+            "answers /v1/models, and lists no model",
+        ),
+    ] {
+        let listener = tokio::net::TcpListener::bind(anywhere()).await.unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, server).await.unwrap() });
+        let line = ["init", "--output", path.to_str().unwrap(), "--prefill", &at, "--decode", &at];
+        let refused = said(words(&line)).await;
+        expect(&refused, 1, &["nothing is written", why, "is an engine behind this port?"]);
+        assert!(!path.exists());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
