@@ -53,7 +53,7 @@ pub struct SimulatedArgs {
     pub think_ms: Option<f64>,
     /// Search the largest load at which nine in ten requests are within the SLO, instead of
     /// replaying at --load
-    #[arg(long)]
+    #[arg(long, conflicts_with = "load")]
     pub capacity: bool,
     /// Search the split of this many engines into prefillers and decoders that bears the most
     /// requests per second, with the first of the policies

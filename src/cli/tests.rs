@@ -409,3 +409,11 @@ fn help_and_version_answer() {
     let unknown = parse_from(["pd-proxy", "--prefiler-hosts", "a"]).unwrap_err().to_string();
     assert!(unknown.contains("a similar argument exists: '--prefiller-hosts'"), "{unknown}");
 }
+
+#[test]
+fn search_for_the_largest_load_takes_no_load() {
+    let line = ["pd-proxy", "replay", "--trace", "t.jsonl", "--capacity"];
+    assert!(parse_from(line).is_ok());
+    let refused = parse_from(line.into_iter().chain(["--load", "0.5"])).unwrap_err();
+    assert_eq!(refused.kind(), clap::error::ErrorKind::ArgumentConflict, "{refused}");
+}
