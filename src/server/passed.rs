@@ -6,6 +6,7 @@ use std::io;
 use std::net::TcpListener;
 
 use listenfd::ListenFd;
+use socket2::SockRef;
 
 /// Variable with the names of the sockets, separated by colons.
 const NAMES: &str = "LISTEN_FDNAMES";
@@ -63,13 +64,44 @@ impl PassedSockets {
         for number in 0..given.len() {
             let name = names.next().unwrap_or_default();
             let taken = given.take_tcp_listener(number);
-            let error = |source| PassedError::Kind { number, name: name.to_owned(), source };
+            let error = |source: io::Error| PassedError::Kind { number, name: name.to_owned(), source };
             let Some(socket) = taken.map_err(error)? else { continue };
+            check_listens(&socket).map_err(error)?;
             match name {
                 OPERATORS => passed.operators.push(socket),
                 _ => passed.clients.push(socket),
             }
         }
         Ok(passed)
+    }
+}
+
+/// Checks that clients can connect to a TCP socket.
+///
+/// # Errors
+/// It does not listen: with `Accept=yes` systemd passes on the connection of one client.
+fn check_listens(socket: &TcpListener) -> io::Result<()> {
+    match SockRef::from(socket).is_listener()? {
+        true => Ok(()),
+        false => Err(io::Error::other("it does not listen")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    #[test]
+    fn socket_that_does_not_listen_is_none_for_clients() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let bound: TcpListener = socket.into();
+        assert_eq!(check_listens(&bound).unwrap_err().to_string(), "it does not listen");
+        SockRef::from(&bound).listen(1).unwrap();
+        check_listens(&bound).unwrap();
     }
 }
