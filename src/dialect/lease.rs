@@ -17,7 +17,9 @@ pub const LEAST_LEASE: Duration = Duration::from_secs(6);
 /// A longer one is not believed, s: a day.
 const MOST_LEASE_S: f64 = 86_400.0;
 
-/// The lease that a hand-off tells; `None` if it tells none.
+/// The lease that a hand-off tells; `None` if it tells none. A number that engines accept for no
+/// lease tells nothing of how long KV stays. What counts then is `engine.lease_ms`, as for engines
+/// that tell nothing: the number itself would have each hand-off released at once, or never.
 pub fn told_lease(handoff: &Bytes) -> Option<Duration> {
     let members = Object::scan(handoff.clone(), ScanLimits::default()).ok()?;
     let seconds: f64 = serde_json::from_slice(members.get("kv_lease_duration")?.raw()).ok()?;
@@ -39,6 +41,7 @@ mod tests {
             r#"{"kv_lease_duration":null}"#,
             r#"{"kv_lease_duration":"480"}"#,
             r#"{"kv_lease_duration":0}"#,
+            r#"{"kv_lease_duration":-480}"#,
             r#"{"kv_lease_duration":1e300}"#,
             "null",
         ] {
