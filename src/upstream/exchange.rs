@@ -69,6 +69,9 @@ pub enum ExchangeError {
     /// The engine closed it instead of answering.
     #[error("the connection was closed before an answer came")]
     Closed,
+    /// The engine, or a balancer before it, had waited too long for a request.
+    #[error("the connection was closed, as no request had come for long (408)")]
+    TimedOutIdle,
     /// The engine's bytes are no answer.
     #[error(transparent)]
     BadHead(#[from] BadHead),

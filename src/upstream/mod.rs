@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, Method, Response};
+use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::codec::json::Parts;
 use crate::endpoint::Endpoint;
@@ -196,6 +196,10 @@ impl Upstream {
                     }
                     pieces = *again;
                 }
+                // It was about to be closed, which crossed the request (RFC 9110 §15.5.9).
+                Ok(StartedResponse { head, .. }) if used_before && timed_out_idle(&head) => {
+                    return Err(SendError { connect: false, source: Box::new(ExchangeError::TimedOutIdle) });
+                }
                 outcome => return self.begun(key, outcome),
             }
         }
@@ -214,6 +218,11 @@ impl Upstream {
         *response.headers_mut() = head.headers;
         Ok(response)
     }
+}
+
+/// True for the answer with which a server closes a connection on which it heard nothing for long.
+fn timed_out_idle(head: &head::Head) -> bool {
+    head.status == StatusCode::REQUEST_TIMEOUT && !head.keep
 }
 
 /// The connection that a leg needs, and what is to be written to it.

@@ -70,6 +70,30 @@ async fn text(response: Response<Reply>) -> Result<String, ReplyError> {
 }
 
 #[tokio::test]
+async fn timeout_of_an_idle_connection_is_no_answer_to_the_request_that_crossed_it() {
+    const TIMEOUT: &str = "HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let (upstream, [mut first, mut second]) = engine(1_024);
+    let serve = async {
+        hear(&mut first, b"one").await;
+        first.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+        hear(&mut first, b"two").await;
+        first.write_all(TIMEOUT.as_bytes()).await.unwrap();
+        hear(&mut second, b"three").await;
+        second.write_all(TIMEOUT.as_bytes()).await.unwrap();
+    };
+    let client = async {
+        let written = Written::default();
+        assert_eq!(text(ask(&upstream, b"one", &written).await.unwrap()).await.unwrap(), "ok");
+        let crossed = ask(&upstream, b"two", &written).await.unwrap_err();
+        assert!(!crossed.connect && crossed.causes().contains("no request had come for long"), "{crossed}");
+        // On a connection of its own it is what the engine says of this request.
+        let late = ask(&upstream, b"three", &written).await.unwrap();
+        assert_eq!(late.status(), StatusCode::REQUEST_TIMEOUT);
+    };
+    tokio::join!(serve, client);
+}
+
+#[tokio::test]
 async fn one_connection_serves_one_request_after_another() {
     let (upstream, [mut engine]) = engine(64);
     let serve = async {
