@@ -3,15 +3,15 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "docs/images"))
-from life import WIDTH, picture, text  # noqa: E402
+from life import WIDTH, picture, text, with_fallbacks  # noqa: E402
 
 LEFT, RIGHT, TOP, PANEL, GAP = 60, 820, 74, 120, 46
-STYLE = """<style>
+STYLE = with_fallbacks("""<style>
 svg { --other: #bc4c00; } @media (prefers-color-scheme: dark) { svg { --other: #f0883e; } }
 .grid { stroke: var(--line); stroke-width: 0.5; } .phase { stroke: var(--soft); stroke-dasharray: 2 4; }
 .prefill, .decode { fill: none; stroke-width: 2; } .prefill { stroke: var(--work); } .decode { stroke: var(--other); } .present { stroke-dasharray: 3 4; stroke-width: 1.5; }
 .of-prefill { fill: var(--work); } .of-decode { fill: var(--other); }
-</style>"""
+</style>""")
 # A heading; the gauge, and one that is drawn dashed beside it; a value with a line of its own.
 PANELS = [
     ("pd_proxy_work_seconds", "pd_proxy_work_seconds", None, None),

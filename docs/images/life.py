@@ -5,6 +5,7 @@ Time goes down. The colours follow the reader's system, light or dark. `life.py 
 drawing in the tree is not what this script draws. Standard library only.
 """
 import pathlib
+import re
 import sys
 from xml.sax.saxutils import escape
 
@@ -12,7 +13,7 @@ FILE = pathlib.Path(__file__).with_name("life-of-a-request.svg")
 WIDTH, TOP, LEFT, RIGHT = 840, 64, 90, 750
 LANES = ["client", "pd-proxy", "prefiller", "decoder", "KV pool"]
 STEP = 44
-STYLE = """
+COLOURS = """
 svg { font: 13px system-ui, sans-serif; --ink: #1f2328; --soft: #59636e; --line: #818b98; --box: #f6f8fa; --work: #0969da; --back: #ffffff; }
 @media (prefers-color-scheme: dark) { svg { --ink: #f0f6fc; --soft: #9198a1; --line: #656c76; --box: #151b23; --work: #4493f8; --back: #0d1117; } }
 text { fill: var(--ink); } .soft { fill: var(--soft); font-size: 12px; } .number { fill: var(--work); font-weight: 600; }
@@ -20,6 +21,15 @@ text { fill: var(--ink); } .soft { fill: var(--soft); font-size: 12px; } .number
 .arrow { stroke: var(--ink); fill: none; marker-end: url(#tip); } .dashed { stroke-dasharray: 6 4; } #tip path { fill: var(--ink); }
 .work { fill: var(--work); } .back { fill: var(--back); }
 """
+
+
+def with_fallbacks(style):
+    """The same rules with the light colour before each variable, for viewers that know no variables (librsvg)."""
+    light = dict(colour for text in (COLOURS, style) for colour in re.findall(r"(--\w+): (#\w+)", text[: text.find("@media")]))
+    return re.sub(r"([a-z]+): var\((--\w+)\);", lambda it: f"{it[1]}: {light[it[2]]}; {it[0]}", style)
+
+
+STYLE = with_fallbacks(COLOURS)
 # From, to, number, text; dashed arrows are KV, which never passes through the gateway.
 ARROWS = [
     (0, 1, "1", "the request, whole and in bounds", False),
