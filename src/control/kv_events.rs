@@ -165,7 +165,8 @@ impl KvEventSubscriptions {
         self.subscriptions.retain(|id, subscriptions| {
             let stays = members.iter().any(|member| member.id() == *id);
             if !stays {
-                subscriptions.ranks.iter_mut().for_each(Rank::clear_gauges);
+                // Its last events count.
+                subscriptions.ranks.iter_mut().for_each(Rank::show);
             }
             stays
         });
@@ -318,10 +319,5 @@ impl Rank {
             tracing::warn!(engine = %self.instance, role = self.role.name(), told_tokens = event_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
         }
         self.odd_tokens = odd_tokens;
-    }
-
-    /// Sets its gauges to zero as it has left; its counters stay for a while.
-    fn clear_gauges(&mut self) {
-        self.meter.show(RankState::default(), Count::ALL.iter().map(|what| self.status.count(*what)));
     }
 }

@@ -86,6 +86,13 @@ impl RankMeter {
     }
 }
 
+impl Drop for RankMeter {
+    /// Sets its gauges to zero: nobody listens to the rank any more. Its counters stay for a while.
+    fn drop(&mut self) {
+        self.show(RankState::default(), std::iter::empty());
+    }
+}
+
 impl HeldMeter {
     /// Makes all handles.
     pub fn new() -> HeldMeter {
@@ -115,5 +122,29 @@ impl HeldMeter {
 impl Default for HeldMeter {
     fn default() -> HeldMeter {
         HeldMeter::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn rank_that_nobody_listens_to_shows_nothing() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let make = || RankMeter::within(Series::none(), "a:1", 0, &["batches"]);
+        let mut meter = metrics::with_local_recorder(&recorder, make);
+        meter.show(RankState { connected: true, complete: true, blocks: (7, 8) }, std::iter::once(9));
+        let values = || {
+            let text = recorder.handle().render();
+            let samples = text.lines().filter(|line| line.starts_with("pd_proxy_"));
+            samples.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect::<Vec<u32>>()
+        };
+        let sum = || values().into_iter().sum::<u32>();
+        assert_eq!(sum(), 1 + 1 + 7 + 8 + 9, "{:?}", values());
+        drop(meter);
+        assert_eq!((values().len(), sum()), (5, 9), "its counter stays");
     }
 }
