@@ -101,7 +101,7 @@ impl Words {
 
 /// The spellings of a flag, with the name of its value.
 fn spelled(flag: &Arg) -> String {
-    let Some(long) = flag.get_long() else { return format!("`{}`", flag.get_id()) };
+    let Some(long) = flag.get_long() else { return format!("`{}`", flag.get_id().as_str().to_uppercase()) };
     let takes = flag.get_action().takes_values();
     let value = flag.get_value_names().filter(|_| takes).and_then(|names| names.first());
     let several = matches!(flag.get_action(), ArgAction::Append)

@@ -210,7 +210,7 @@ pub struct ServeArgs {
     /// As --policy round_robin
     #[arg(long, hide = true)]
     pub roundrobin: bool,
-    /// Attempts per leg [default: 3]
+    /// Attempts per leg, the first one included [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub max_retries: Option<String>,
     /// Pause before the second attempt, doubled with each further one: seconds, or a time with

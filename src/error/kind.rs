@@ -70,8 +70,8 @@ kinds! {
     /// Or, where clients need none, for an answer without a CORS preflight.
     ForeignPage = "foreign_page", REQUEST,
         "Name the origin in `server.cors_origins`, or send a key.";
-    /// No fleet serves the model that the body names, `fleet.model` is another one, or the key is
-    /// not for this model.
+    /// None of several fleets serves the model that the body names, `fleet.model` is another one,
+    /// or the key is not for this model.
     ModelNotFound = "model_not_found", REQUEST,
         "Ask for a name of `/v1/models`; the message proposes the nearest one.";
     /// No response of this id was made for this key, as far as this gateway knows.

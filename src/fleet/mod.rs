@@ -6,6 +6,7 @@
 
 mod adapters;
 mod append;
+mod aside;
 mod blame;
 mod chat_ids;
 mod commitment;

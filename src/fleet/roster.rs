@@ -32,12 +32,14 @@ pub(super) struct Roster {
     wants: [BTreeMap<Owner, BTreeSet<Endpoint>>; Role::ALL.len()],
     /// The part of it that counts: an operator may have removed some.
     held: [BTreeMap<Endpoint, BTreeSet<Owner>>; Role::ALL.len()],
+    /// Members that are kept out for a while, whoever wants them.
+    aside: [BTreeSet<Endpoint>; Role::ALL.len()],
 }
 
 /// Changes that follow from a source's list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Members that are wanted from now on.
+    /// Members that are wanted from now on, without those that are kept out.
     pub(super) came: Vec<Endpoint>,
     /// Wanted by nobody any more.
     pub(super) gone: Vec<Endpoint>,
@@ -56,7 +58,8 @@ impl Roster {
         }
         // In the order in which they are listed, which is that in which they are asked for models.
         for endpoint in endpoints.iter().filter(|endpoint| !before.contains(endpoint)) {
-            if self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner) {
+            let is_new = self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner);
+            if is_new && !self.aside[at(role)].contains(endpoint) {
                 change.came.push(endpoint.clone());
             }
         }
@@ -67,6 +70,22 @@ impl Roster {
     pub(super) fn claim(&mut self, role: Role, endpoint: &Endpoint, owner: Owner) {
         self.wants[at(role)].entry(owner).or_default().insert(endpoint.clone());
         self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner);
+        self.aside[at(role)].remove(endpoint);
+    }
+
+    /// Keeps a member out until it is put back, claimed or forgotten; sources go on wanting it.
+    pub(super) fn set_aside(&mut self, role: Role, endpoint: &Endpoint) {
+        self.aside[at(role)].insert(endpoint.clone());
+    }
+
+    /// Ends that. True if a source still wants it.
+    pub(super) fn put_back(&mut self, role: Role, endpoint: &Endpoint) -> bool {
+        self.aside[at(role)].remove(endpoint) && self.is_wanted(role, endpoint)
+    }
+
+    /// True if a source wants it, and no operator has removed it.
+    pub(super) fn is_wanted(&self, role: Role, endpoint: &Endpoint) -> bool {
+        self.held[at(role)].contains_key(endpoint)
     }
 
     /// True if a source other than an operator wants it, removed by an operator or not.
@@ -79,6 +98,7 @@ impl Roster {
     /// removed.
     pub(super) fn forget(&mut self, role: Role, endpoint: &Endpoint) {
         self.held[at(role)].remove(endpoint);
+        self.aside[at(role)].remove(endpoint);
         if let Some(wanted) = self.wants[at(role)].get_mut(&Owner::Operator) {
             wanted.remove(endpoint);
         }
@@ -118,5 +138,30 @@ mod tests {
         assert_eq!(roster.want(Owner::Dns, Role::Decode, &all[..1]).gone, []);
         assert_eq!(roster.want(Owner::File, Role::Decode, &[]).gone, all[1..2]);
         assert_eq!(roster.want(Owner::Dns, Role::Decode, &[]).gone, all[..1]);
+    }
+
+    #[test]
+    fn member_that_is_set_aside_comes_back_if_its_source_still_wants_it() {
+        let all = [Endpoint::new("a", 1)];
+        let (mut roster, of) = (Roster::default(), Role::Decode);
+        roster.want(Owner::File, of, &all);
+        roster.set_aside(of, &all[0]);
+        assert!(roster.put_back(of, &all[0]));
+        assert!(!roster.put_back(of, &all[0]), "it is back already");
+        roster.set_aside(of, &all[0]);
+        assert_eq!(roster.want(Owner::File, of, &[]).gone, all);
+        assert_eq!(roster.want(Owner::File, of, &all).came, [], "it is still kept out");
+        assert_eq!(roster.want(Owner::File, of, &[]).gone, all);
+        assert!(!roster.put_back(of, &all[0]), "nobody wants it");
+        assert_eq!(roster.want(Owner::File, of, &all).came, all);
+        for forgets in [true, false] {
+            roster.set_aside(of, &all[0]);
+            match forgets {
+                true => roster.forget(of, &all[0]),
+                false => roster.claim(of, &all[0], Owner::Operator),
+            }
+            assert!(!roster.put_back(of, &all[0]), "an operator has the last word");
+            assert_eq!(roster.is_wanted(of, &all[0]), !forgets);
+        }
     }
 }

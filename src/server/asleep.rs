@@ -4,16 +4,18 @@
 //! With a time to drain, an engine first leaves its roles and finishes them, and comes back once it
 //! was woken and says itself that it neither sleeps nor pauses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, Role};
 use crate::server::fleets::ServedFleet;
+use crate::server::instances::DRAIN_LOOK;
 use crate::tokenization::exchange::{authorized, exchange};
 
 /// Orders after which an engine serves nothing.
@@ -46,19 +48,62 @@ pub(super) struct Rested {
     pub(super) roles: Vec<Role>,
 }
 
-/// Engines that are out of the choice until they are woken.
+/// An engine that is out of the choice until it is woken.
+#[derive(Debug)]
+struct Absent {
+    rested: Rested,
+    /// True once it has done as it was told; before that it drains.
+    is_asleep: bool,
+}
+
+/// Engines that are out of the choice until they are woken, and those that are on their way.
 #[derive(Debug, Default)]
-pub struct Asleep(Mutex<BTreeMap<Endpoint, Rested>>);
+pub struct Asleep {
+    absent: Mutex<BTreeMap<Endpoint, Absent>>,
+    /// Engines that an order with a time to drain is carried out at. Another one waits for its end.
+    under_way: Mutex<BTreeSet<Endpoint>>,
+}
+
+/// An order with a time to drain, carried out at one engine; its end lets the next one begin.
+#[derive(Debug)]
+pub(super) struct DrainedOrder<'a> {
+    fleet: &'a ServedFleet,
+    engine: &'a Endpoint,
+    has_left: bool,
+}
+
+impl Drop for DrainedOrder<'_> {
+    fn drop(&mut self) {
+        self.fleet.asleep.under_way().remove(self.engine);
+    }
+}
+
+impl DrainedOrder<'_> {
+    /// Ends the order. An engine that has not done as it was told serves on, unless it slept before.
+    pub(super) fn end(self, is_success: bool) {
+        if !self.has_left {
+            return;
+        }
+        match is_success {
+            true => self.fleet.asleep.fell_asleep(self.engine),
+            false => self.fleet.take_back(self.engine),
+        }
+    }
+}
 
 impl Asleep {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Endpoint, Rested>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Endpoint, Absent>> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, BTreeSet<Endpoint>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those that had one of these roles.
     pub(super) fn of_roles(&self, roles: &[Role]) -> Vec<Rested> {
-        let has = |it: &&Rested| it.roles.iter().any(|role| roles.contains(role));
-        self.all().values().filter(has).cloned().collect()
+        let has = |it: &&Absent| it.rested.roles.iter().any(|role| roles.contains(role));
+        self.all().values().filter(has).map(|it| it.rested.clone()).collect()
     }
 
     /// Forgets an engine: an operator added or removed it. True if it was asleep.
@@ -66,53 +111,83 @@ impl Asleep {
         self.all().remove(engine).is_some()
     }
 
+    /// True while an order with a time to drain is carried out at an engine.
+    pub(super) fn is_ordered(&self, engine: &Endpoint) -> bool {
+        self.under_way().contains(engine)
+    }
+
+    fn fell_asleep(&self, engine: &Endpoint) {
+        if let Some(it) = self.all().get_mut(engine) {
+            it.is_asleep = true;
+        }
+    }
+
     /// The list for `/instances` and the status page.
     pub(super) fn to_json(&self) -> Vec<Value> {
-        let shown = |it: &Rested| {
-            let roles: Vec<&str> = it.roles.iter().map(|role| role.name()).collect();
-            json!({ "instance": it.instance.endpoint().to_string(), "roles": roles })
+        let shown = |it: &Absent| {
+            let roles: Vec<&str> = it.rested.roles.iter().map(|role| role.name()).collect();
+            json!({ "instance": it.rested.instance.endpoint().to_string(), "roles": roles })
         };
-        self.all().values().map(shown).collect()
+        self.all().values().filter(|it| it.is_asleep).map(shown).collect()
     }
 }
 
 impl ServedFleet {
-    /// Takes an engine out of its roles and waits until it has no work left. True if it left one:
-    /// it may be out of all of them already, because it sleeps or was removed.
+    /// Takes an engine out of all of its roles, which one process serves, and waits until it has no
+    /// work left. It may be out of them already, because it sleeps or was removed.
     ///
     /// # Errors
-    /// It still had work after `limit`, and serves on; it is being moved; or somebody has added,
-    /// removed or woken it meanwhile.
-    pub(super) async fn rest(&self, it: &Rested, limit: Duration) -> Result<bool, String> {
-        let engine = it.instance.endpoint();
+    /// It still had work after `limit`, and serves on; another order is still under way, or a move;
+    /// or somebody has added, removed or woken it meanwhile.
+    pub(super) async fn rest<'a>(
+        &'a self,
+        instance: &'a Arc<Instance>,
+        limit: Duration,
+    ) -> Result<DrainedOrder<'a>, String> {
+        let (engine, until) = (instance.endpoint(), Instant::now() + limit);
+        while !self.asleep.under_way().insert(engine.clone()) {
+            if Instant::now() >= until {
+                return Err(format!(
+                    "another order with drain_ms was still under way after {} ms (drain_ms)",
+                    limit.as_millis()
+                ));
+            }
+            sleep(DRAIN_LOOK).await;
+        }
+        let mut order = DrainedOrder { fleet: self, engine, has_left: false };
         if let Some(refusal) = self.moves.make_way(engine) {
             return Err(refusal.to_string());
         }
-        let left: Vec<Role> = it.roles.iter().copied().filter(|role| self.serves(*role, engine)).collect();
-        let leaves = !left.is_empty();
-        if leaves {
+        let roles: Vec<Role> = Role::ALL.into_iter().filter(|role| self.serves(*role, engine)).collect();
+        order.has_left = !roles.is_empty();
+        let members = &self.relay.fleet;
+        if order.has_left {
             // Before it leaves: a change by an operator while it drains is the last word.
-            let rested = Rested { instance: it.instance.clone(), roles: left.clone() };
-            self.asleep.all().insert(engine.clone(), rested);
+            let rested = Rested { instance: instance.clone(), roles: roles.clone() };
+            self.asleep.all().insert(engine.clone(), Absent { rested, is_asleep: false });
         }
-        for role in left {
-            self.relay.fleet.remove(role, engine);
+        for role in &roles {
+            members.set_aside(*role, engine);
         }
-        if !self.drained(&it.roles, &[engine], limit).await {
+        if !self.drained(&Role::ALL, &[engine], until.saturating_duration_since(Instant::now())).await {
+            let cause = self.busy_cause(engine);
             self.take_back(engine);
-            return Err(format!("it still had requests after {} ms (drain_ms)", limit.as_millis()));
+            return Err(format!("{cause} after {} ms (drain_ms)", limit.as_millis()));
         }
-        match leaves && !self.asleep.all().contains_key(engine) {
-            true => Err("it was added, removed or woken while it drained".to_owned()),
-            false => Ok(leaves),
+        let is_wanted = || roles.iter().any(|role| members.is_wanted(*role, engine));
+        if order.has_left && !(self.asleep.all().contains_key(engine) && is_wanted()) {
+            self.asleep.forget(engine);
+            return Err("it was added, removed or woken while it drained".to_owned());
         }
+        Ok(order)
     }
 
-    /// Takes an engine in again that left its roles, unless an operator has changed it since.
-    pub(super) fn take_back(&self, engine: &Endpoint) {
+    /// Takes an engine in again that left its roles, unless an operator has changed it since, or
+    /// nobody wants it any more.
+    fn take_back(&self, engine: &Endpoint) {
         let found = self.asleep.all().remove(engine);
-        if let Some(it) = found {
-            self.come_back(&it);
+        for role in found.iter().flat_map(|it| &it.rested.roles) {
+            self.relay.fleet.put_back(*role, engine);
         }
     }
 
@@ -123,12 +198,6 @@ impl ServedFleet {
         }
         // Somebody else may have woken it, or taken it out, while it was asked.
         self.take_back(engine);
-    }
-
-    fn come_back(&self, it: &Rested) {
-        for role in &it.roles {
-            self.relay.fleet.add(*role, it.instance.endpoint().clone());
-        }
     }
 
     async fn is_awake(&self, engine: &Endpoint) -> bool {

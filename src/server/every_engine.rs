@@ -40,9 +40,9 @@ const EMPTYING: [&str; 4] = ["/reset_prefix_cache", "/flush_cache", "/sleep", "/
 
 /// Members of the query that name the roles, the fleet and the time to drain; engines don't see
 /// them.
-const ROLE: &str = "role=";
-const FLEET: &str = "fleet=";
-const DRAIN: &str = "drain_ms=";
+const ROLE: &str = "role";
+const FLEET: &str = "fleet";
+const DRAIN: &str = "drain_ms";
 
 /// Orders about a model, which only one fleet can know.
 const OF_ONE_FLEET: [&str; 4] =
@@ -169,21 +169,22 @@ impl Question {
     async fn ask(self, fleet: Arc<ServedFleet>, engine: Rested) -> Outcome {
         let time = fleet.relay.settings.now().answer;
         let Rested { instance, roles } = engine.clone();
-        let rested = match self.drain {
-            Some(limit) => fleet.rest(&engine, limit).await,
-            None => Ok(false),
+        let of = fleet.clone();
+        let drained = match self.drain {
+            Some(limit) => of.rest(&engine.instance, limit).await.map(Some),
+            None => Ok(None),
         };
-        let has_left = match rested {
-            Ok(has_left) => has_left,
+        let drained = match drained {
+            Ok(drained) => drained,
             Err(why) => return Outcome { fleet, instance, roles, answer: Err(why) },
         };
         let answer = exchange(self.call, time, ANSWER_BYTES).await;
         let outcome = Outcome { fleet, instance, roles, answer };
-        let (is_success, at) = (outcome.is_success(), outcome.instance.endpoint());
-        if has_left && !is_success {
-            outcome.fleet.take_back(at);
+        let is_success = outcome.is_success();
+        if let Some(order) = drained {
+            order.end(is_success);
         } else if self.wakes && is_success {
-            outcome.fleet.wake(at).await;
+            outcome.fleet.wake(outcome.instance.endpoint()).await;
         }
         outcome
     }
@@ -259,6 +260,29 @@ fn members(fleet: &ServedFleet, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>
     all
 }
 
+/// Pairs of a query that have one name, and the query without them.
+struct NamedPairs<'a> {
+    named: Vec<&'a str>,
+    rest: String,
+}
+
+impl NamedPairs<'_> {
+    fn of<'a>(query: &'a str, name: &str) -> NamedPairs<'a> {
+        let has_name = |pair: &&str| {
+            let key = pair.split_once('=').map_or(*pair, |(key, _)| key);
+            percent_decode_str(key).eq(name.bytes())
+        };
+        let (named, rest): (Vec<&str>, Vec<&str>) =
+            query.split('&').filter(|pair| !pair.is_empty()).partition(has_name);
+        NamedPairs { named, rest: rest.join("&") }
+    }
+}
+
+/// The value of a pair of a query; nothing where it has none.
+fn value_of(pair: &str) -> &str {
+    pair.split_once('=').map_or("", |(_, value)| value)
+}
+
 /// A query without the time for which engines drain.
 struct DrainQuery {
     limit: Option<Duration>,
@@ -268,13 +292,11 @@ struct DrainQuery {
 impl DrainQuery {
     /// Reads `drain_ms`, which orders have after which an engine serves nothing.
     fn read(path: &str, query: &str) -> Result<DrainQuery, Error> {
-        let (named, rest): (Vec<&str>, Vec<&str>) =
-            query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(DRAIN));
-        let rest = rest.join("&");
+        let NamedPairs { named, rest } = NamedPairs::of(query, DRAIN);
         let wrong = |message: String| Error::new(Kind::InvalidField, message).param("drain_ms");
         let value = match named.as_slice() {
             [] => return Ok(DrainQuery { limit: None, rest }),
-            [one] if asleep::rests(path) => one.strip_prefix(DRAIN).unwrap_or_default(),
+            [one] if asleep::rests(path) => value_of(one),
             [_] => return Err(wrong(format!("{path} drains nothing: leave it out"))),
             _ => return Err(wrong("expected once".to_owned())),
         };
@@ -299,16 +321,14 @@ impl FleetQuery {
     /// # Errors
     /// `InvalidField` where it names one more than once.
     pub(super) fn read(query: &str) -> Result<FleetQuery, Error> {
-        let (named, rest): (Vec<&str>, Vec<&str>) =
-            query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(FLEET));
+        let NamedPairs { named, rest } = NamedPairs::of(query, FLEET);
         if named.len() > 1 {
             let said = printable(&named.join("&"));
             let message = format!("`{said}` in the query: expected fleet=NAME once");
             return Err(Error::new(Kind::InvalidField, message).param("fleet"));
         }
-        let fleet = named.first().and_then(|pair| pair.strip_prefix(FLEET));
-        let fleet = fleet.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
-        Ok(FleetQuery { fleet, rest: rest.join("&") })
+        let name = |pair: &&str| percent_decode_str(value_of(pair)).decode_utf8_lossy().into_owned();
+        Ok(FleetQuery { fleet: named.first().map(name), rest })
     }
 }
 
@@ -338,8 +358,7 @@ impl FleetTarget {
 
 /// The roles that a query names, and the query without them, with its question mark.
 fn roles(query: &str) -> Result<(&'static [Role], String), Error> {
-    let (named, rest): (Vec<&str>, Vec<&str>) =
-        query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(ROLE));
+    let NamedPairs { named, rest } = NamedPairs::of(query, ROLE);
     let roles: &[Role] = match named.as_slice() {
         [] | ["role=all"] => &Role::ALL,
         ["role=prefill"] => &[Role::Prefill],
@@ -353,7 +372,7 @@ fn roles(query: &str) -> Result<(&'static [Role], String), Error> {
             return Err(Error::new(Kind::InvalidField, message).param("role"));
         }
     };
-    let rest = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+    let rest = if rest.is_empty() { rest } else { format!("?{rest}") };
     Ok((roles, rest))
 }
 
@@ -435,6 +454,8 @@ mod tests {
         );
         for (path, query) in [
             ("/sleep", "drain_ms="),
+            ("/sleep", "drain_ms"),
+            ("/sleep", "level=1&drain%5Fms=x"),
             ("/sleep", "drain_ms=3600001"),
             ("/sleep", "drain_ms=1&drain_ms=1"),
             ("/wake_up", "drain_ms=1"),

@@ -25,7 +25,7 @@ use crate::server::fleets::ServedFleet;
 use crate::server::{Gateway, auth, body, reply};
 
 /// Pause between looks at engines that drain.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
+pub(super) const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// Longest time for which a caller may wait until engines have drained.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
@@ -269,6 +269,17 @@ impl ServedFleet {
             sleep(DRAIN_LOOK).await;
         }
         true
+    }
+
+    /// The reason why an engine has not drained, for the caller. The last decoders wait for prompts
+    /// that are still to be handed over or let go.
+    pub(super) fn busy_cause(&self, engine: &Endpoint) -> &'static str {
+        let members = Role::ALL.map(|role| self.relay.fleet.members(role));
+        let mut own = members.iter().flat_map(|of_role| of_role.iter()).filter(|it| it.endpoint() == engine);
+        match own.any(|it| it.load().requests() > 0) {
+            true => "it still had requests",
+            false => "prompts under way still wanted a decoder",
+        }
     }
 
     /// True if any of these still has work and is to leave.

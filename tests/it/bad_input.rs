@@ -411,9 +411,9 @@ async fn changes_of_the_fleet_that_make_no_sense() {
         add("empty", "", "invalid_json", &format!("{shape}: EOF while parsing a value at line 1 column 0")),
         add(
             "nobody named",
-            r#"{"type":"prefill","engine":"h:1"}"#,
+            r#"{"type":"prefill"}"#,
             "invalid_json",
-            &format!("{shape}: missing field `instances` at line 1 column 33"),
+            &format!("{shape}: missing field `instances` at line 1 column 18"),
         ),
         host("no port", r#"{"type":"decode","instances":"h"}"#, "`h` has no port: write host:port"),
         host(

@@ -38,7 +38,8 @@ In a stream that has begun, the error is the last event.
 const LOG: &str = "# Log lines
 
 Made from the program by `pd-proxy generate reference log`. Every line has a time, a level and a
-text, and fields as `name=value`; with `log.format = \"json\"` it is an object.
+text, and fields as `name=value`; with `log.format = \"json\"` it is an object. Lines and what to do:
+[troubleshooting](../troubleshooting.md#by-log-line).
 ";
 
 const REQUEST_LINE: &str =

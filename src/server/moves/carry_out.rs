@@ -53,10 +53,17 @@ impl Errand {
         };
         let Turn { engine, from, to } = &self.turn;
         let members = &self.fleet.relay.fleet;
-        match &end {
-            Step::Joined => drop(members.add(*to, engine.clone())),
-            Step::Kept(_) => drop(members.add(*from, engine.clone())),
-            _ => {}
+        let end = match end {
+            Step::Kept(cause) if !members.put_back(*from, engine) => {
+                Step::Lost(format!("{cause}; and no list has it any more"))
+            }
+            end => end,
+        };
+        if !matches!(end, Step::Kept(_)) {
+            members.remove(*from, engine);
+        }
+        if end == Step::Joined {
+            members.add(*to, engine.clone());
         }
         let (from, to) = (from.name(), to.name());
         match end.cause() {
@@ -84,8 +91,8 @@ impl Errand {
         if self.fleet.drained(&[*from], &[engine], self.drain).await {
             return Ok(());
         }
-        let ms = self.drain.as_millis();
-        Err(Step::Kept(format!("it still had requests after {ms} ms (wait_ms)")))
+        let (cause, ms) = (self.fleet.busy_cause(engine), self.drain.as_millis());
+        Err(Step::Kept(format!("{cause} after {ms} ms (wait_ms)")))
     }
 
     /// Tells an SGLang server its new role; others serve in either as they are.

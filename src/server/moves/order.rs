@@ -150,17 +150,21 @@ fn start(fleet: &ServedFleet, turn: &Turn, lost: bool, force: bool) -> Result<()
         let message = format!("`{engine}` is in both roles: take it out of one by /instances/remove");
         return refuse(message, "instance");
     }
+    if fleet.asleep.is_ordered(engine) {
+        let message = format!("`{engine}` is drained by another order (drain_ms): wait for its end");
+        return refuse(message, "instance");
+    }
     let members = fleet.relay.fleet.members(*from);
-    let others = members.iter().filter(|it| !it.draining() && it.endpoint() != engine).count();
-    if members.iter().any(|it| it.endpoint() == engine) && others == 0 && !force {
+    let own = members.iter().find(|it| it.endpoint() == engine);
+    if own.is_some_and(|own| !fleet.relay.fleet.has_other(*from, &[own.id()])) && !force {
         let role = from.name();
         let message = format!(
-            "`{engine}` is the last engine for {role}: without it no request is served; add another one first, or say \
+            "`{engine}` is the last engine for {role} that is not down: without it no request is served; add another one first, or say \
              \"force\": true"
         );
         return refuse(message, "force");
     }
-    if fleet.relay.fleet.remove(*from, engine) == Removal::Unknown && !lost {
+    if fleet.relay.fleet.set_aside(*from, engine) == Removal::Unknown && !lost {
         return refuse(format!("`{engine}` is no engine for {} of this fleet", from.name()), "instance");
     }
     Ok(())

@@ -96,6 +96,33 @@ async fn engine_missing_from_the_file_leaves_at_the_second_look() {
     }
 }
 
+/// Simulated engines refuse `/sleep`, so that the order puts them back.
+#[tokio::test]
+async fn engine_that_was_put_back_leaves_with_its_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("engines");
+    let prefiller = engine(Role::Prefill, anywhere()).await;
+    let [d0, d1] = [engine(Role::Decode, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let mut config = config();
+    config.discovery.file = Some(file.to_str().unwrap().to_owned());
+    // The test looks, not the gateway.
+    config.discovery.interval_ms = 3_600_000;
+    config.fleet.prefill = vec![prefiller.addr().to_string()];
+    std::fs::write(&file, format!("decode {}\ndecode {}\n", d0.addr(), d1.addr())).unwrap();
+    let app = App::build(&config).await.unwrap();
+    let mut looker = Discoverer::new(&config, app.fleet_handles()).unwrap();
+    let gateway = Gateway::run(app);
+    let refused = client::send(gateway.at, &post("/sleep?role=decode&drain_ms=60000", "")).await;
+    assert_eq!(refused.status, 404, "{}", refused.text());
+    assert!(is_member(gateway.at, "decode", d1.addr()).await, "it serves on");
+    std::fs::write(&file, format!("decode {}\n", d0.addr())).unwrap();
+    looker.look().await;
+    looker.look().await;
+    assert!(!is_member(gateway.at, "decode", d1.addr()).await, "no list has it any more");
+    assert!(is_member(gateway.at, "decode", d0.addr()).await);
+    gateway.end().await;
+}
+
 /// As a rollout is seen that ends between two looks: who waits is served by those who came. In
 /// virtual time, so that the line is four requests long when the prefillers change, however fast
 /// the machine is.

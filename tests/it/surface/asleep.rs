@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use crate::common::client::{self, post};
 use crate::common::raw_engine::{Front, RawEngine, answer};
+use crate::common::stage::Stage;
 use crate::common::time::eventually;
 
 use super::moves::busy_decoder;
-use super::{CHAT, chat, name};
+use super::{CHAT, change, chat, name};
 
 const MODELS: &str = r#"{"object":"list","data":[{"id":"sim","object":"model"}]}"#;
 
@@ -135,5 +137,76 @@ async fn removal_of_an_engine_outlives_an_order_that_gives_up() {
     let stream = client::read(&mut socket).await;
     assert!(stream.complete && stream.done(), "{}", stream.text());
     eventually("it is gone", async || member().await.is_none()).await;
+    stage.end().await;
+}
+
+/// Sends orders with a time to drain to a decoder that has a stream; none may be answered before
+/// that has ended, but for `short`, which gives up.
+async fn ends_before(stage: &Stage, socket: &mut TcpStream, order: &str, short: Option<&str>) {
+    let told = post(order, "");
+    let mut order = pin!(async {
+        if short.is_some() {
+            let drains = async || stage.get("/instances").await.text().contains("\"draining\":true");
+            eventually("the other order drains it", drains).await;
+        }
+        client::send(stage.gateway, &told).await
+    });
+    let mut gives_up = pin!(async {
+        let Some(short) = short else { return };
+        let raw = client::send(stage.gateway, &post(short, "")).await;
+        assert!(raw.status == 502 && raw.text().contains("it still had requests after"), "{}", raw.text());
+    });
+    let mut has_given_up = false;
+    let mut read = pin!(client::read(socket));
+    let stream = loop {
+        tokio::select! {
+            raw = &mut order => panic!("it was told while it had a request: {}", raw.text()),
+            () = &mut gives_up, if !has_given_up => has_given_up = true,
+            stream = &mut read => break stream,
+        }
+    };
+    assert!(stream.complete && stream.done(), "{}", stream.text());
+    assert_eq!(order.await.status, 404, "simulated engines refuse what they don't know");
+}
+
+#[tokio::test]
+async fn second_order_to_drain_an_engine_waits_for_the_end_of_the_first() {
+    for path in ["/sleep", "/pause"] {
+        let (stage, mut socket, _) = busy_decoder().await;
+        let order = format!("{path}?role=decode&drain_ms=600000");
+        ends_before(&stage, &mut socket, &order, Some("/sleep?role=decode&drain_ms=300")).await;
+        assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200, "it serves on");
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn engine_of_both_roles_ends_the_requests_of_both_before_it_rests() {
+    let (stage, mut socket, at) = busy_decoder().await;
+    let both = change("prefill", json!(name(&stage.decoders[at])));
+    assert_eq!(stage.post("/instances/add", &both).await.status, 200);
+    ends_before(&stage, &mut socket, "/sleep?role=prefill&drain_ms=600000", None).await;
+    let told = stage.get("/instances").await.json();
+    let drains = |it: &Value| it["draining"] == true;
+    assert!(!told["instances"].as_array().unwrap().iter().any(drains), "it is in both again: {told}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn engine_that_drains_is_not_asleep_yet() {
+    let (stage, mut socket, _) = busy_decoder().await;
+    let told = post("/sleep?role=decode&drain_ms=600000", "");
+    let mut order = pin!(client::send(stage.gateway, &told));
+    let seen = async || {
+        let told = stage.get("/instances").await.json();
+        assert_eq!(told["asleep"], json!([]));
+        told["instances"].to_string().contains("\"draining\":true")
+    };
+    tokio::select! {
+        raw = &mut order => panic!("{}", raw.text()),
+        () = eventually("it drains", seen) => {}
+    }
+    let (_, stream) = tokio::join!(order, client::read(&mut socket));
+    assert!(stream.done());
     stage.end().await;
 }

@@ -1,7 +1,7 @@
 //! `/instances/move`: engines that turn from one role to the other.
 
 use pd_proxy::config::{DialectName, Secret};
-use pd_proxy::sim::{Connector, Engine, EngineSpec, Role, RoleSwitch};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, FaultKind, Role, RoleSwitch};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -165,6 +165,24 @@ async fn engine_that_does_not_drain_in_time_stays() {
     assert_eq!((&kept["instance"], &kept["step"]), (&json!(staying), &json!("kept")));
     let stream = client::read(&mut socket).await;
     assert!(stream.complete && stream.done(), "it lost nothing");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn last_engine_that_is_not_down_moves_only_by_force() {
+    let mut script = Script::default();
+    script.config.health.probe_ms = 20;
+    let stage = Stage::set(script).await;
+    let [d0, d1] = [0, 1].map(|at: usize| name(&stage.decoders[at]));
+    assert!(stage.decoders[0].inject(Fault::always(FaultKind::Status(500, None))));
+    let is_down = async || {
+        let all = stage.get("/instances").await.json()["instances"].clone();
+        all.as_array().unwrap().iter().any(|it| it["instance"] == d0 && it["state"] == "down")
+    };
+    eventually("one is down", is_down).await;
+    let raw = stage.post(MOVE, &order(&d1, "prefill")).await;
+    assert!(raw.status == 400 && raw.text().contains("is the last engine for decode"), "{}", raw.text());
+    assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200);
     stage.end().await;
 }
 
