@@ -4,8 +4,10 @@
 //! Prompts are remembered as those of prefillers are ([`super::resident`]). An answer has no blocks
 //! that could be known before the prompt that continues it comes. Its length is remembered with the
 //! prompt's last whole block: a prompt that goes on behind that block and is long enough for the
-//! answer is taken to contain it. Where that is wrong the decoder computes more than predicted,
-//! says so by its count of cached tokens, and [`DecodeMemory::learn`] believes less.
+//! answer is taken to contain it. Other prompts may end in the same block, as short questions behind
+//! a system prompt do: then nobody knows whose answer a prompt contains, and none counts. Where a
+//! belief is wrong the decoder computes more than predicted, says so by its count of cached tokens,
+//! and [`DecodeMemory::learn`] believes less.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -77,6 +79,8 @@ struct Answers {
 struct AnswerEnd {
     /// Tokens of its prompt and of itself.
     tokens: u32,
+    /// True if a prompt of another conversation ended in the same block.
+    is_ambiguous: bool,
     /// Of its place in the order.
     stamp: u64,
 }
@@ -107,12 +111,20 @@ impl DecodeMemory {
 
     /// A decoder has generated an answer of so many tokens to a prompt.
     pub fn answer(&mut self, decoder: LaneId, job: &Job, answer_tokens: u32) {
-        let (Some(answers), Some(last)) =
-            (self.answers.get_mut(usize::from(decoder.0)), job.chain().last().copied())
-        else {
-            return;
-        };
-        answers.note(last, job.prompt_tokens.saturating_add(answer_tokens));
+        let Some(last) = job.chain().last().copied() else { return };
+        // A turn that continues an answer of a block and more ends in a later block: only another
+        // conversation's prompt ends in this one.
+        let next_end = u32::try_from(job.chain().len() + 1).unwrap_or(u32::MAX);
+        let next_end = next_end.saturating_mul(job.chain_tokens());
+        let others = self.answers.iter_mut().filter_map(|answers| answers.ends.get_mut(&last));
+        let mut is_ambiguous = false;
+        for end in others.filter(|end| end.is_ambiguous || end.tokens >= next_end) {
+            (end.is_ambiguous, is_ambiguous) = (true, true);
+        }
+        let tokens = job.prompt_tokens.saturating_add(answer_tokens);
+        if let Some(answers) = self.answers.get_mut(usize::from(decoder.0)) {
+            answers.note(last, AnswerEnd { tokens, is_ambiguous, stamp: 0 });
+        }
     }
 
     /// True if to act on beliefs.
@@ -142,7 +154,8 @@ impl DecodeMemory {
             let prompt_tokens = blocks.saturating_mul(block_tokens);
             let end = last.and_then(|last| answers.ends.get(last));
             // A shorter prompt is another question about the same text.
-            let answered = end.filter(|end| end.tokens <= job.prompt_tokens).map_or(0, |end| end.tokens);
+            let continued = |end: &&AnswerEnd| !end.is_ambiguous && end.tokens <= job.prompt_tokens;
+            let answered = end.filter(continued).map_or(0, |end| end.tokens);
             let beyond = answered.checked_rem(block_tokens).unwrap_or(0);
             let answered_tokens = prompt_tokens.max(answered - beyond);
             let tokens = if answers_count { answered_tokens } else { prompt_tokens };
@@ -182,9 +195,9 @@ impl DecodeMemory {
 }
 
 impl Answers {
-    fn note(&mut self, last: u64, tokens: u32) {
+    fn note(&mut self, last: u64, end: AnswerEnd) {
         self.clock += 1;
-        self.ends.insert(last, AnswerEnd { tokens, stamp: self.clock });
+        self.ends.insert(last, AnswerEnd { stamp: self.clock, ..end });
         self.order.push_back((last, self.clock));
         while self.order.len() > MAX_ANSWERS {
             let Some((oldest, stamp)) = self.order.pop_front() else { return };
@@ -231,6 +244,22 @@ mod tests {
         assert_eq!(held(&mut memory, &next), [60, 50]);
         memory.answer(LaneId(0), &next, 1);
         assert_eq!(held(&mut memory, &job(&[1, 2, 3, 4, 5, 6, 7], 79)), [60, 50]);
+    }
+
+    #[test]
+    fn answers_to_prompts_that_end_in_one_block_do_not_count() {
+        let mut memory = memory(1_000);
+        let next = job(&[1, 2, 3, 4], 48);
+        let mut held_after = |decoder, prompt_tokens, answer_tokens| {
+            let turn = job(&[1], prompt_tokens);
+            memory.enter(LaneId(decoder), &turn);
+            memory.answer(LaneId(decoder), &turn, answer_tokens);
+            held(&mut memory, &next)
+        };
+        assert_eq!(held_after(0, 12, 5), [10, 0], "it ends in the next block");
+        assert_eq!(held_after(0, 19, 13), [30, 0], "a turn that continues the answer before");
+        assert_eq!(held_after(1, 14, 20), [10, 10], "another question behind the same system prompt");
+        assert_eq!(held_after(0, 19, 13), [10, 10], "nobody knows which one is continued");
     }
 
     #[test]
@@ -298,9 +327,10 @@ mod tests {
     #[test]
     fn answers_are_bounded_and_the_latest_are_kept() {
         let mut answers = Answers::default();
+        let end = AnswerEnd { tokens: 0, is_ambiguous: false, stamp: 0 };
         for block in 0..3 * MAX_ANSWERS as u64 {
-            answers.note(block, 1);
-            answers.note(0, 2);
+            answers.note(block, AnswerEnd { tokens: 1, ..end });
+            answers.note(0, AnswerEnd { tokens: 2, ..end });
         }
         assert!(answers.order.len() <= MAX_ANSWERS && answers.ends.len() <= MAX_ANSWERS);
         assert_eq!(answers.ends[&0].tokens, 2);
