@@ -95,7 +95,7 @@ pub struct SimulatedArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000.0, value_parser = not_negative, requires = "decode_cache")]
     pub append_late_ms: f64,
     /// Tokens that a decoder computes in one step
-    #[arg(long, value_name = "N", default_value_t = 256, requires = "decode_cache")]
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "decode_cache")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub append_chunk: u32,
     /// SLO: seconds until the first token

@@ -51,8 +51,8 @@ pub struct Costs {
     /// Each token of context in a decode step: its 320 KiB at the same bandwidth.
     pub decode_token_s: Seconds,
     /// Most tokens of a step of a decoder that computes a prompt, its answers' included
-    /// (`max_num_batched_tokens` there). Sarathi-Serve (OSDI'24) takes 512 for strict limits on the
-    /// time between tokens; half of that keeps a step below 0.1 s behind 60 000 tokens of context.
+    /// (`max_num_batched_tokens` there): 512, which Sarathi-Serve (OSDI'24) takes for strict limits
+    /// on the time between tokens.
     pub decode_chunk_tokens: u32,
     /// KV room of a decoder, tokens.
     pub decode_kv_tokens: u64,
@@ -79,7 +79,7 @@ impl Default for Costs {
             decode_step_s: 0.018,
             decode_request_s: 150e-6,
             decode_token_s: 31e-9,
-            decode_chunk_tokens: 256,
+            decode_chunk_tokens: 512,
             decode_kv_tokens: 1_300_000,
             decode_requests: 256,
         }

@@ -56,7 +56,7 @@ impl Experiment<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CONTENDERS, trace};
+    use super::super::{AppendRules, CONTENDERS, Costs, trace};
     use super::*;
 
     fn small() -> (Vec<TraceRequest>, Cluster) {
@@ -102,8 +102,14 @@ mod tests {
         let experiment = |decode_cache| Experiment {
             trace: &trace,
             pace: Pace::Closed { think_s: Some(1.0) },
-            // One prefiller is behind.
-            cluster: Cluster { decode_cache, prefillers: 1, ..cluster },
+            // One prefiller is behind, and decoders compute short chunks.
+            cluster: Cluster {
+                decode_cache,
+                prefillers: 1,
+                append: AppendRules { chunk_tokens: 256, ..cluster.append },
+                costs: Costs { decode_chunk_tokens: 256, ..cluster.costs },
+                ..cluster
+            },
             faults: Faults { gateways: 2, ..Faults::default() },
             slo: Slo::default(),
         };

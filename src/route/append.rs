@@ -67,7 +67,7 @@ impl Default for AppendRules {
     /// A gap that is as long as the loosest limits of the literature for a token, a second for all
     /// streams, and the token budget that Sarathi-Serve takes for strict limits.
     fn default() -> Self {
-        Self { gap_s: 0.1, late_s: 1.0, chunk_tokens: 256 }
+        Self { gap_s: 0.1, late_s: 1.0, chunk_tokens: 512 }
     }
 }
 
@@ -130,7 +130,9 @@ pub fn predict(rules: &AppendRules, costs: &AppendCosts, load: &DecodeCandidate,
     let has_streams = streams > 0.0;
     // A step is under way, half of it is left.
     let joins_s = if has_streams { 0.5 * step_s } else { 0.0 };
-    let gap_s = step_s + costs.prefill.span(end - left.min(chunk), end);
+    // Prompts before it may end in the step that takes this one in, which holds a chunk of them all.
+    let most_s = costs.prefill.span(end - end.min(chunk), end);
+    let gap_s = step_s + (load.appends_s + compute_s).min(most_s);
     Append {
         at: 0,
         held_tokens,
@@ -205,6 +207,24 @@ mod tests {
         let after = DecodeCandidate { appends_s: 0.4, ..candidate(850, 2) };
         let after = predict(&rules(), &costs(), &after, &job(1_000));
         assert_eq!(after, Append { first_s: append.first_s + 0.4, ..append });
+    }
+
+    #[test]
+    fn prompts_that_share_a_step_make_one_gap() {
+        let gap_s = |appends_s, left: u32| {
+            let load = DecodeCandidate { appends_s, ..candidate(1_000 - left, 2) };
+            predict(&rules(), &costs(), &load, &job(1_000)).gap_s
+        };
+        let step_s = 0.022;
+        let cases = [((0.0, 40), 0.04), ((0.03, 40), 0.07), ((5.0, 40), 0.1), ((5.0, 300), 0.1)];
+        for ((appends_s, left), chunk_s) in cases {
+            assert!((gap_s(appends_s, left) - step_s - chunk_s).abs() < 1e-9, "{appends_s} {left}");
+        }
+        let busy = DecodeCandidate { appends_s: 0.09, ..candidate(960, 2) };
+        assert_eq!(
+            choose_append(&AppendRules { gap_s: 0.12, ..rules() }, &costs(), &[busy], &job(1_000)),
+            None
+        );
     }
 
     #[test]
