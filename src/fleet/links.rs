@@ -1,13 +1,14 @@
 //! Beliefs about links between prefillers and decoders behind a lock: what reservations on decoders
 //! tell of them, and what that means for the choice.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::fleet::reservation::Reservation;
-use crate::fleet::{Fleet, Instance, InstanceId, Need};
+use crate::fleet::{Fleet, Instance, InstanceId, Need, Role};
 use crate::route::DecodeCandidate;
-use crate::route::links::{Links, SlowLink, extra_s};
+use crate::route::Seconds;
+use crate::route::links::{Links, SlowLink, SlowPair, extra_s};
 
 /// Beliefs about all pairs of a fleet.
 #[derive(Debug, Default)]
@@ -19,6 +20,20 @@ pub(super) struct LateDecoders {
     prompt_tokens: u32,
     slow: Vec<SlowLink>,
 }
+
+/// A link over which KV goes slowly, by the names of its ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedSlowLink {
+    /// Endpoint of the prefiller.
+    pub prefiller: String,
+    /// Endpoint of the decoder.
+    pub decoder: String,
+    /// Seconds by which each token takes longer than over the prefiller's best link.
+    pub extra_token_s: Seconds,
+}
+
+/// Most slow links that are told: a person reads them.
+const MOST_TOLD: usize = 32;
 
 impl FleetLinks {
     fn lock(&self) -> MutexGuard<'_, Links> {
@@ -45,6 +60,20 @@ impl Fleet {
         let (Some(producer), Some(job)) = (need.producer, need.job) else { return LateDecoders::default() };
         let slow = self.links.lock().slow(self.born.elapsed().as_secs_f64(), producer.0);
         LateDecoders { prompt_tokens: job.prompt_tokens, slow }
+    }
+
+    /// The slowest of the links that are believed to be slow, the slowest first.
+    pub fn slow_links(&self) -> Vec<NamedSlowLink> {
+        let slowest = self.links.lock().slowest(self.born.elapsed().as_secs_f64(), MOST_TOLD);
+        let [prefillers, decoders] = [Role::Prefill, Role::Decode].map(|role| self.members(role));
+        let name = |members: &[Arc<Instance>], id| {
+            members.iter().find(|it| it.id() == InstanceId(id)).map(|it| it.endpoint().to_string())
+        };
+        let named = |SlowPair { producer, link }| {
+            let (prefiller, decoder) = (name(&prefillers, producer)?, name(&decoders, link.consumer)?);
+            Some(NamedSlowLink { prefiller, decoder, extra_token_s: link.extra_token_s })
+        };
+        slowest.into_iter().filter_map(named).collect()
     }
 
     /// Tells that the first token of a decoder came so long after it was given a hand-off.

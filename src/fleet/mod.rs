@@ -65,6 +65,7 @@ pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
 use instance::MemberParts;
 pub use instance::{ExternalLoad, Instance, InstanceId, Rank, Role};
+pub use links::NamedSlowLink;
 pub use member::Member;
 pub use pace::{Pace, Paces};
 pub use pending_decodes::{PendingDecode, PendingDecodes};

@@ -62,6 +62,15 @@ pub struct SlowLink {
     pub extra_token_s: Seconds,
 }
 
+/// A slow link with both of its ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowPair {
+    /// Identity of the prefiller.
+    pub producer: u64,
+    /// The decoder, and how slow the link to it is.
+    pub link: SlowLink,
+}
+
 /// Observations of a prefiller's link to one decoder.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
@@ -157,6 +166,22 @@ impl Links {
             Some(SlowLink { consumer: pair.consumer, extra_token_s: bound.token_s - bound.doubt_s - best_s })
         });
         slow.collect()
+    }
+
+    /// The slowest of all slow links, at most so many, the slowest first.
+    #[must_use]
+    pub fn slowest(&self, now: Seconds, most: usize) -> Vec<SlowPair> {
+        let pairs_of = |producer: &u64| {
+            let producer = *producer;
+            self.slow(now, producer).into_iter().map(move |link| SlowPair { producer, link })
+        };
+        let mut all: Vec<SlowPair> = self.producers.keys().flat_map(pairs_of).collect();
+        let ends = |pair: &SlowPair| (pair.producer, pair.link.consumer);
+        all.sort_by(|a, b| {
+            b.link.extra_token_s.total_cmp(&a.link.extra_token_s).then_with(|| ends(a).cmp(&ends(b)))
+        });
+        all.truncate(most);
+        all
     }
 
     /// Forgets an engine that is gone, or whose process is another.

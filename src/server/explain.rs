@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::codec::json::Object;
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
-use crate::fleet::BestAppend;
+use crate::fleet::{BestAppend, NamedSlowLink};
 use crate::relay::account::rounded_ms;
 use crate::relay::ask::ReceivedRequest;
 use crate::relay::decision_log::{AppendRecord, DecisionRecord};
@@ -104,6 +104,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         "beliefs": {"named": beliefs.named, "history": beliefs.history},
         "waiting": relay.fleet.scheduler().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
+        "slow_links": relay.fleet.slow_links().iter().map(|it| slow_link(it, &ask.job)).collect::<Vec<_>>(),
     }))
 }
 
@@ -171,6 +172,12 @@ fn append(decoder: &str, it: &Append) -> Value {
         "gap_s": rounded_s(it.gap_s),
         "late_s": rounded_s(it.late_s),
     })
+}
+
+/// A link over which KV goes slowly, with the time by which that of a whole prompt comes later.
+fn slow_link(link: &NamedSlowLink, job: &Job) -> Value {
+    let late_s = link.extra_token_s * f64::from(job.prompt_tokens);
+    json!({"prefiller": link.prefiller, "decoder": link.decoder, "late_s": rounded_s(late_s)})
 }
 
 fn job_facts(job: &Job, blocks: usize) -> Value {

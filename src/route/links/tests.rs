@@ -72,6 +72,24 @@ fn link_is_judged_anew_when_it_changes_or_nothing_is_seen() {
 }
 
 #[test]
+fn slowest_links_of_all_prefillers_come_first() {
+    let seen_by = |producer, consumer, token_s| {
+        (0..8).map(move |_| SeenTransfer { producer, ..seen(consumer, 8_000, token_s, 0.0) })
+    };
+    let near = seen_by(1, 2, 4e-6).chain(seen_by(5, 3, 4e-6));
+    let far = seen_by(1, 3, 40e-6).chain(seen_by(5, 2, 90e-6)).chain(seen_by(5, 4, 40e-6));
+    let links = taught(near.chain(far));
+    let ends = |most| {
+        let slowest = links.slowest(1.0, most).into_iter();
+        slowest.map(|it| (it.producer, it.link.consumer)).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(9), [(5, 2), (1, 3), (5, 4)]);
+    assert_eq!(ends(1), [(5, 2)]);
+    assert_eq!(links.slowest(1.0, 9)[1].link, links.slow(1.0, 1)[0]);
+    assert!(links.slowest(1.0 + RETRY_S, 9).is_empty());
+}
+
+#[test]
 fn pairs_are_bounded_and_the_last_ones_seen_are_kept() {
     let mut links = Links::default();
     let one = |producer, consumer| SeenTransfer { producer, ..seen(consumer, 8_000, 4e-6, 0.0) };

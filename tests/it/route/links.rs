@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pd_proxy::config::Config;
 use pd_proxy::sim::{Engine, EngineSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::memory::Memory;
 
@@ -32,6 +32,24 @@ fn link(memory: &Memory, far: f64) {
             decoder.link(prefiller.addr(), if is_far(from, at) { far } else { NEAR });
         }
     }
+}
+
+/// Pairs that the gateway believes to be slow, as it tells operators.
+async fn slow_links(memory: &Memory) -> Vec<(usize, usize)> {
+    let body = json!({"model": "sim", "prompt": vec![65; 8_000], "max_tokens": 1});
+    let (status, text) = memory.post("/debug/route", body.to_string()).await;
+    assert_eq!(status, 200, "{text}");
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let place = |engines: &[Engine], name: &Value| {
+        engines.iter().position(|it| name.as_str() == Some(&it.addr().to_string())).expect("an engine")
+    };
+    let pair = |link: &Value| {
+        assert!(link["late_s"].as_f64().is_some_and(|late_s| (0.8..1.6).contains(&late_s)), "{link}");
+        (place(&memory.prefillers, &link["prefiller"]), place(&memory.decoders, &link["decoder"]))
+    };
+    let mut pairs: Vec<_> = told["slow_links"].as_array().expect("a list").iter().map(pair).collect();
+    pairs.sort_unstable();
+    pairs
 }
 
 fn is_far(prefiller: usize, decoder: usize) -> bool {
@@ -71,11 +89,14 @@ async fn between_racks(memory: &Memory, prompts: Range<u64>) -> usize {
 #[tokio::test(start_paused = true)]
 async fn slow_links_are_learned_and_left_alone_until_they_are_mended() {
     let memory = racks(FAR).await;
+    assert_eq!(slow_links(&memory).await, [], "nothing is known yet");
     let learning = between_racks(&memory, 0..60).await;
     assert!(learning >= 6, "both are tried, three times: {learning}");
+    assert_eq!(slow_links(&memory).await, [(0, 1), (1, 0)]);
     assert_eq!(between_racks(&memory, 60..100).await, 0, "the other decoders are as idle, and near");
     link(&memory, NEAR);
     tokio::time::advance(Duration::from_secs(301)).await;
+    assert_eq!(slow_links(&memory).await, [], "they may be mended by now");
     let mended = between_racks(&memory, 100..140).await;
     assert!(mended >= 5, "{mended} of 40");
 }
