@@ -78,7 +78,7 @@ impl Roster {
         self.aside[at(role)].insert(endpoint.clone());
     }
 
-    /// Ends that. True if a source still wants it.
+    /// Keeps a member out no longer. True if a source still wants it.
     pub(super) fn put_back(&mut self, role: Role, endpoint: &Endpoint) -> bool {
         self.aside[at(role)].remove(endpoint) && self.is_wanted(role, endpoint)
     }

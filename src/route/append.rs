@@ -130,7 +130,7 @@ pub fn predict(rules: &AppendRules, costs: &AppendCosts, load: &DecodeCandidate,
     let has_streams = streams > 0.0;
     // A step is under way, half of it is left.
     let joins_s = if has_streams { 0.5 * step_s } else { 0.0 };
-    // Prompts before it may end in the step that takes this one in, which holds a chunk of them all.
+    // Prompts before it may end in the step that takes this one in: a chunk is of them all.
     let most_s = costs.prefill.span(end - end.min(chunk), end);
     let gap_s = step_s + (load.appends_s + compute_s).min(most_s);
     Append {

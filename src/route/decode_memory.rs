@@ -4,10 +4,10 @@
 //! Prompts are remembered as those of prefillers are ([`super::resident`]). An answer has no blocks
 //! that could be known before the prompt that continues it comes. Its length is remembered with the
 //! prompt's last whole block: a prompt that goes on behind that block and is long enough for the
-//! answer is taken to contain it. Other prompts may end in the same block, as short questions behind
-//! a system prompt do: then nobody knows whose answer a prompt contains, and none counts. Where a
-//! belief is wrong the decoder computes more than predicted, says so by its count of cached tokens,
-//! and [`DecodeMemory::learn`] believes less.
+//! answer is taken to contain it. Other prompts may end in the same block, as short questions
+//! behind a system prompt do: then nobody knows whose answer a prompt contains, and none counts.
+//! Where a belief is wrong the decoder computes more than predicted, says so by its count of cached
+//! tokens, and [`DecodeMemory::learn`] believes less.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -79,7 +79,8 @@ impl Drop for DrainedOrder<'_> {
 }
 
 impl DrainedOrder<'_> {
-    /// Ends the order. An engine that has not done as it was told serves on, unless it slept before.
+    /// Ends the order. An engine that has not done as it was told serves on, unless it slept
+    /// before.
     pub(super) fn end(self, is_success: bool) {
         if !self.has_left {
             return;
