@@ -39,7 +39,7 @@ fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// The guide's deployment, with two data-parallel ranks of the prefiller.
+/// The guide's deployment, with one service of EMS for each data-parallel rank of the prefiller.
 struct Site {
     lookups: Vec<EmsLookup>,
     engines: [Engine; 2],
@@ -54,7 +54,13 @@ impl Site {
             lookups.push(EmsLookup::start(anywhere()).await.unwrap());
         }
         let tokenize = Some(model::tokenizing_by(model::prompter_of(model::kimi().path()), TODAY, |_| ()));
-        let prefill = EngineSpec { role: Role::Prefill, tokenize, block_tokens: BLOCK.get(), ..fast() };
+        let prefill = EngineSpec {
+            role: Role::Prefill,
+            tokenize,
+            block_tokens: BLOCK.get(),
+            ranks: u16::try_from(ranks).unwrap(),
+            ..fast()
+        };
         let prefill = Engine::start(prefill, anywhere()).await.unwrap();
         let decode =
             Engine::start(EngineSpec { role: Role::Decode, block_tokens: BLOCK.get(), ..fast() }, anywhere())
