@@ -107,7 +107,9 @@ async fn pooled_tokens_of_the_guide_are_those_that_ems_has() {
     let ids: Vec<u32> = serde_json::from_value(ids.clone()).unwrap();
     let hashes: Vec<i64> = ems::chain(ems::START, &ids, BLOCK).collect();
     let site = Site::new(2, model::kimi()).await;
-    let mut gateway = site.gateway(&["--set", "fleet.prefill_ranks=2", "--set", "pool.deadline_ms=2000"]);
+    // What EMS holds is changed here at once: an answer of before is never what is meant.
+    let set = ["fleet.prefill_ranks=2", "pool.deadline_ms=2000", "pool.fresh_ms=0"];
+    let mut gateway = site.gateway(&set.map(|key| ["--set", key]).concat());
     let address = gateway.address();
     gateway.hear("our tokens are the engine's");
     // The guide's engines load nothing below 2048 tokens.

@@ -214,6 +214,7 @@ fn image(n: u64) -> serde_json::Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_among_texts_is_served_in_its_turn() {
     let mut script = narrow(Bind::Late);
+    script.engine = EngineSpec { prefill_tokens_per_s: 1e6, ..script.engine };
     // All is estimated: an engine that is asked for tokens would stall there, too.
     script.config.prompt.tokens = Tokens::Off;
     let stage = Stage::set(script).await;
@@ -223,8 +224,9 @@ async fn an_image_among_texts_is_served_in_its_turn() {
     };
     assert!((1_000..1_200).contains(&tokens().await), "its data is no text");
     stage.prefillers[0].inject(Fault::once(FaultKind::StallBeforeHead));
+    // Texts of seconds: an image that comes so much later than the first of them does not pass it.
     let mut sockets = Vec::new();
-    for (n, body) in [chat(1, 1, 400), chat(2, 1, 3_000), image(1), chat(3, 1, 3_000)].iter().enumerate() {
+    for (n, body) in [chat(1, 1, 400), chat(2, 1, 24_000), image(1), chat(3, 1, 24_000)].iter().enumerate() {
         let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
         socket.write_all(&post(CHAT, &body.to_string())).await.unwrap();
         sockets.push(socket);
