@@ -48,19 +48,14 @@ struct Site {
 }
 
 impl Site {
-    async fn new(ranks: usize, model: TempDir) -> Site {
+    async fn new(ranks: u16, model: TempDir) -> Site {
         let mut lookups = Vec::new();
         for _ in 0..ranks {
             lookups.push(EmsLookup::start(anywhere()).await.unwrap());
         }
         let tokenize = Some(model::tokenizing_by(model::prompter_of(model::kimi().path()), TODAY, |_| ()));
-        let prefill = EngineSpec {
-            role: Role::Prefill,
-            tokenize,
-            block_tokens: BLOCK.get(),
-            ranks: u16::try_from(ranks).unwrap(),
-            ..fast()
-        };
+        let prefill =
+            EngineSpec { role: Role::Prefill, tokenize, block_tokens: BLOCK.get(), ranks, ..fast() };
         let prefill = Engine::start(prefill, anywhere()).await.unwrap();
         let decode =
             Engine::start(EngineSpec { role: Role::Decode, block_tokens: BLOCK.get(), ..fast() }, anywhere())
