@@ -166,7 +166,11 @@ fn flags_that_leave_nothing_to_do_are_refused_with_the_reason() {
         ("--append-gap-ms 50", 2, "--decode-cache"),
         ("--share-ms 5", 2, "--gateways <N>"),
         ("--gateways 4 --share-lost 5", 2, "--share-ms <MS>"),
-        ("--far-links 1e300", 2, "invalid value '1e300' for '--far-links <FACTOR>': is not a number from 0.001"),
+        (
+            "--far-links 1e300",
+            2,
+            "invalid value '1e300' for '--far-links <FACTOR>': expected a number from 0.001",
+        ),
     ] {
         let (ended, out, err) = replay(&path, &format!("--seeds 1 --policy random {flags}"));
         assert_eq!((ended, out.as_str()), (code, ""), "{flags}");
