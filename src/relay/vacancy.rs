@@ -255,10 +255,12 @@ impl Relay {
                 Some(waiting) => waiting.await,
                 None => None,
             };
-            match placed {
-                Some(placed) => return Ok(placed),
-                None if self.members_come(Role::Prefill).await => {}
-                None => return Err(nobody(Role::Prefill)),
+            if let Some(placed) = placed {
+                return Ok(placed);
+            }
+            // They may all have left while it waited, or its own alone.
+            if !self.members_come(Role::Prefill).await || !self.fleet.scheduler().serves() {
+                return Err(nobody(Role::Prefill));
             }
         }
     }
@@ -269,13 +271,14 @@ impl Relay {
         let (vacancy, patience) = (self.fleet.vacancy(role), self.settings.now().empty_wait);
         loop {
             let changed = vacancy.changed().notified();
-            let Some(empty_ms) = vacancy.empty_ms(self.fleet.now_ms()) else { return false };
+            if self.fleet.serving(role) > 0 {
+                return true;
+            }
+            // The last one may have left so recently that it is still counted.
+            let empty_ms = vacancy.empty_ms(self.fleet.now_ms()).unwrap_or(0);
             let left = patience.saturating_sub(Duration::from_millis(empty_ms));
             if left.is_zero() || timeout(left, changed).await.is_err() {
                 return false;
-            }
-            if self.fleet.serving(role) > 0 {
-                return true;
             }
         }
     }
