@@ -356,6 +356,11 @@ impl Relay {
     }
 }
 
+/// The end of a request that the gateway's own end cuts.
+pub fn shutdown() -> Error {
+    Error::new(Kind::Shutdown, "the gateway ends, and its time for open requests is over")
+}
+
 /// The refusal of a request that needs a member of a role that has none to give.
 pub(super) fn nobody(role: Role) -> Error {
     match role {
