@@ -113,7 +113,7 @@ impl Fleet {
         let places = Places::of(&members, self.now_ms());
         Some(match role {
             Role::Prefill => {
-                let workload = self.scheduler.workload();
+                let workload = self.prefill_workload();
                 let work_s = workload.booked_s + workload.waiting_s;
                 self.queue_load(&self.loads.prefill, role_work(&workload), places, work_s)
             }
@@ -128,7 +128,7 @@ impl Fleet {
     /// Updates the gauges of loads, and remembers the work that was given to engines until now.
     pub(super) fn show_loads(&self, meters: &Meters) {
         let at = self.since_start();
-        self.loads.prefill.note(at, role_work(&self.scheduler.workload()));
+        self.loads.prefill.note(at, role_work(&self.prefill_workload()));
         self.loads.encode.note(at, self.encode_work(&self.members(Role::Encode)));
         self.loads.decode.note(at, self.streams_load(&self.members(Role::Decode)).places_needed);
         for role in Role::ALL {
@@ -136,6 +136,13 @@ impl Fleet {
                 meters.role_load(role.name(), LoadGauges { work_s, saturation, engines_needed });
             }
         }
+    }
+
+    /// Work of all prefillers, and of the requests that wait for the first one.
+    fn prefill_workload(&self) -> Workload {
+        let mut workload = self.scheduler.workload();
+        workload.waiting_s += self.vacancy(Role::Prefill).awaiting() as f64 * workload.mean_s;
+        workload
     }
 
     fn since_start(&self) -> Duration {

@@ -185,6 +185,25 @@ async fn decode_load_rises_at_once_and_falls_within_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_the_first_prefiller_are_load() {
+    let mut stage = Stage::new(1, 3);
+    stage.come(0.5, 60).await;
+    let fleet = stage.fleet.clone();
+    while fleet.role_load(Role::Prefill).unwrap().work_s > 0.0 {
+        sleep(Duration::from_secs(1)).await;
+    }
+    fleet.remove(Role::Prefill, &Endpoint::new("e", 1));
+    let before = fleet.role_load(Role::Prefill).unwrap();
+    let waiting: Vec<_> = (0..100).map(|_| fleet.vacancy(Role::Prefill).await_member()).collect();
+    let load = fleet.role_load(Role::Prefill).unwrap();
+    assert!((load.work_s / (100.0 * PREFILL_S) - 1.0).abs() < 0.5, "{load:?}");
+    assert!(load.engines_needed > before.engines_needed, "{before:?}, {load:?}");
+    assert_eq!((fleet.waiting(Role::Prefill), fleet.waiting(Role::Decode)), (100, 0));
+    drop(waiting);
+    assert_eq!(fleet.waiting(Role::Prefill), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn encoders_are_counted_where_there_are_some() {
     assert_eq!(fleet(Role::Decode, 1).role_load(Role::Encode), None);
     let fleet = fleet(Role::Encode, 2);
