@@ -269,6 +269,7 @@ impl Relay {
     /// gateway began a moment ago; false if none came in time.
     pub(super) async fn members_come(&self, role: Role) -> bool {
         let (vacancy, patience) = (self.fleet.vacancy(role), self.settings.now().empty_wait);
+        let _waits = vacancy.await_member();
         loop {
             let changed = vacancy.changed().notified();
             if self.fleet.serving(role) > 0 {

@@ -172,7 +172,11 @@ async fn wait_for_busy_decoders(spoken: Spoken) {
 async fn assert_waits_for(stage: &Stage, change: &str) {
     let request = body(1);
     let comes = async {
-        pace(Duration::from_millis(100)).await;
+        let waits = async || {
+            let shown = client::send(stage.gateway, &client::get("/status.json")).await.json();
+            shown["requests"]["waiting"] == json!(1)
+        };
+        eventually("the request is counted as waiting", waits).await;
         stage.post("/instances/add", change).await.status
     };
     let (answer, added) = tokio::join!(stage.post(PATH, &request), comes);
