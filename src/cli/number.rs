@@ -17,8 +17,8 @@ pub(super) fn percent(text: &str) -> Result<f64, NoSuchNumber> {
     number(text).filter(|number| (0.0..=100.0).contains(number)).ok_or(NoSuchNumber("from 0 to 100"))
 }
 
-/// A load in virtual time: times stay numbers that can be added up.
-pub(super) fn load(text: &str) -> Result<f64, NoSuchNumber> {
+/// A load or a factor in virtual time: times stay numbers that can be added up.
+pub(super) fn factor(text: &str) -> Result<f64, NoSuchNumber> {
     number(text).filter(|number| (0.001..=1000.0).contains(number)).ok_or(NoSuchNumber("from 0.001 to 1000"))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::number::{load, not_negative, percent, positive};
+use super::number::{factor, not_negative, percent, positive};
 
 /// Most prefillers, and most decoders.
 const MACHINES_MAX: i64 = 64;
@@ -42,7 +42,7 @@ pub struct SimulatedArgs {
     #[arg(long)]
     pub diverging: bool,
     /// Rates of arrival; 1.0 is what the prefillers just bear when they know no prompt
-    #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = load)]
+    #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = factor)]
     pub load: Vec<f64>,
     /// Later turns of conversations come at their time (open), or when the answer before has ended
     /// and its user has thought (closed)
@@ -121,23 +121,23 @@ pub struct SimulatedArgs {
     #[arg(help_heading = "Faults, in virtual time")]
     pub gateways: u16,
     /// Time that a message between gateways takes, ms
-    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    #[arg(long, value_name = "MS", value_parser = not_negative, requires = "gateways")]
     #[arg(help_heading = "Faults, in virtual time")]
     pub share_ms: Option<f64>,
     /// Messages between gateways that are lost, %
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent, requires = "share_ms")]
     #[arg(help_heading = "Faults, in virtual time")]
     pub share_lost: f64,
     /// Factor by which the costs assumed at the start are multiplied
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub cost_factor: f64,
     /// Factor by which one prefiller is slower than the others
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub slow: f64,
     /// Factor by which KV goes slower from each prefiller to every second decoder
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub far_links: f64,
     /// One prefiller dies when half of the requests have come

@@ -166,7 +166,7 @@ impl Prober {
         let Some(first) = engine.roles.first() else { return true };
         let call = self.call(first, &self.path);
         let outcome = match try_exchange(call, self.time, ANSWER_BYTES).await {
-            Ok((status, _)) if status.is_server_error() || is_elsewhere(status) && !has_served(&engine) => {
+            Ok((status, _)) if is_bad_answer(status, has_served(&engine)) => {
                 ProbeOutcome::Dead(format!("GET {} answers {}", self.path, status.as_u16()))
             }
             Ok(_) if self.is_scaling(&engine).await => {
@@ -285,9 +285,14 @@ impl ProbeOutcome {
     }
 }
 
+/// True for the answers to a probe that speak against a server, which may have served a request.
+pub fn is_bad_answer(status: StatusCode, has_served: bool) -> bool {
+    status.is_server_error() || is_elsewhere(status) && !has_served
+}
+
 /// True for the answers of a server without this path. vLLM and SGLang have `/health` in all
 /// releases, and answer 200 or 503.
-fn is_elsewhere(status: StatusCode) -> bool {
+pub fn is_elsewhere(status: StatusCode) -> bool {
     let without_path = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::GONE];
     status.is_redirection() || without_path.contains(&status)
 }

@@ -135,6 +135,9 @@ kinds! {
     /// Nothing was prefilled.
     NoDecoder = "no_decoder", SERVER,
         "Wait for `Retry-After`; `/instances` says why each is away.";
+    /// The gateway ends, and the time of open requests is over (`server.drain_ms`).
+    Shutdown = "shutdown", SERVER,
+        "Send it again: another gateway answers, or the next one.";
     /// An encoder ran into its deadline, or the whole request did there.
     EncodeTimeout = "encode_timeout", SERVER,
         "Look at the encoders' load; `timeout.encode_ms`, `timeout.total_ms`.";
@@ -155,7 +158,7 @@ impl Kind {
         match self {
             Kind::ModelNotFound | Kind::ResponseNotFound | Kind::UnknownUrl => "not_found_error",
             Kind::BodyTooLarge | Kind::HeadersTooLarge => "request_too_large",
-            Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => "overloaded_error",
+            Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::Shutdown => "overloaded_error",
             kind => match kind.openai_type() {
                 SERVER => "api_error",
                 same => same,

@@ -1,4 +1,6 @@
 //! Work of the last minute: copies of what a role has been given, and what came since the oldest.
+//!
+//! Streams are no work that comes: what counts is the places that they take, while they take them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -33,6 +35,38 @@ pub(super) struct RoleWork {
 struct Copied {
     at: Duration,
     work: RoleWork,
+}
+
+/// Places of decoders that streams took in the last minute.
+#[derive(Debug, Default)]
+pub(super) struct PlaceWindow {
+    taken: Mutex<PlacesTaken>,
+    copies: LoadWindow,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PlacesTaken {
+    /// Sum of places times the seconds for which they were taken.
+    sum: WorkSum,
+    /// Time of the last look.
+    at: Duration,
+}
+
+impl PlaceWindow {
+    /// Adds the places that were taken since the last look, as many as are now.
+    pub(super) fn note(&self, at: Duration, places: f64) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let over_s = at.saturating_sub(taken.at).as_secs_f64();
+        taken.sum.add(places * over_s);
+        taken.at = at;
+        self.copies.note(at, RoleWork { offered: taken.sum, ..RoleWork::default() });
+    }
+
+    /// Places that were taken in the mean of the last minute.
+    pub(super) fn mean(&self, at: Duration) -> f64 {
+        let taken = *self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        self.copies.recent(at, RoleWork { offered: taken.sum, ..RoleWork::default() }).busy
+    }
 }
 
 /// Work that came to a role lately.
@@ -98,6 +132,23 @@ mod tests {
         (76..=100).for_each(|tick| window.note(s(2 * tick), work(240)));
         assert_eq!(window.recent(s(200), work(240)).busy, 0.0);
         assert!(window.0.lock().unwrap().len() <= 14);
+    }
+
+    #[test]
+    fn places_are_those_of_the_last_minute_whenever_one_looks() {
+        let window = PlaceWindow::default();
+        let mut at = 0;
+        // Four places for two minutes, by looks of one to five seconds, then none for half of one.
+        for look in 0..40 {
+            at += 1 + look % 5;
+            window.note(s(at), 4.0);
+        }
+        assert!((window.mean(s(at)) - 4.0).abs() < 1e-9, "{}", window.mean(s(at)));
+        (1..=15).for_each(|look| window.note(s(at + 2 * look), 0.0));
+        let half = window.mean(s(at + 30));
+        assert!((1.9..2.4).contains(&half), "{half}");
+        (16..=35).for_each(|look| window.note(s(at + 2 * look), 0.0));
+        assert_eq!(window.mean(s(at + 70)), 0.0);
     }
 
     #[test]

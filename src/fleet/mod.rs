@@ -319,12 +319,13 @@ impl Fleet {
         let mut grown = members.as_ref().clone();
         let instance = self.create(role, endpoint);
         grown.push(instance.clone());
-        role_members.members.store(Arc::new(grown));
+        // A member that serves has its lanes.
         match role {
             Role::Prefill => self.join_scheduler(&instance),
             Role::Decode => self.decoder_memory.join(&instance, self.settings.cache_tokens),
             Role::Encode => {}
         }
+        role_members.members.store(Arc::new(grown));
         true
     }
 

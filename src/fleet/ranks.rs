@@ -125,10 +125,10 @@ impl Fleet {
             }
             let gone = std::mem::replace(&mut changed[at], fresh.clone());
             changed.push(gone);
-            role_members.members.store(Arc::new(changed));
             // First the one that comes: where there is no other, whoever waits would be turned away
             // in between.
             self.join_scheduler(&fresh);
+            role_members.members.store(Arc::new(changed));
             old.drain();
             if role == Role::Prefill {
                 self.scheduler.drain(old.id(), true);

@@ -228,7 +228,7 @@ impl Fleet {
     pub fn show(&self, meters: &Meters) {
         self.show_health();
         self.show_loads(meters);
-        meters.waiting.set(self.scheduler.waiting() as f64);
+        meters.waiting.set(self.waiting(Role::Prefill) as f64);
         self.scheduler.show(meters);
         let is_shown = |role: &Role| *role != Role::Prefill || !self.settings.is_remote;
         for role in Role::ALL.into_iter().filter(is_shown) {

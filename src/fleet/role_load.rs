@@ -10,7 +10,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::fleet::health::State;
-use crate::fleet::load_window::{LoadWindow, RecentWork, RoleWork};
+use crate::fleet::load_window::{LoadWindow, PlaceWindow, RecentWork, RoleWork};
 use crate::fleet::{Fleet, Instance, Reservation, Role, SchedulerHandle};
 use crate::obs::{LoadGauges, Meters};
 use crate::route::saturation::{DecodeLoad, DecodePlace, QueueLoad, WorkSum};
@@ -36,7 +36,8 @@ impl Default for LoadTargets {
 pub struct RoleLoad {
     /// Engines of the role that take requests.
     pub engines: u32,
-    /// Predicted seconds of all work that waits and runs, those of all engines together.
+    /// Predicted seconds for which all work that waits and runs takes one engine. A stream takes
+    /// the part of a decoder that it is of a full batch.
     pub work_s: Seconds,
     /// Load as a share of what these engines just bear within the targets.
     pub saturation: f64,
@@ -49,6 +50,7 @@ pub struct RoleLoad {
 pub(super) struct LoadRecord {
     prefill: LoadWindow,
     encode: LoadWindow,
+    decode: PlaceWindow,
     /// Items that were encoded.
     encoded: Mutex<WorkSum>,
     /// Times for which decoders had streams.
@@ -111,7 +113,7 @@ impl Fleet {
         let places = Places::of(&members, self.now_ms());
         Some(match role {
             Role::Prefill => {
-                let workload = self.scheduler.workload();
+                let workload = self.prefill_workload();
                 let work_s = workload.booked_s + workload.waiting_s;
                 self.queue_load(&self.loads.prefill, role_work(&workload), places, work_s)
             }
@@ -126,13 +128,21 @@ impl Fleet {
     /// Updates the gauges of loads, and remembers the work that was given to engines until now.
     pub(super) fn show_loads(&self, meters: &Meters) {
         let at = self.since_start();
-        self.loads.prefill.note(at, role_work(&self.scheduler.workload()));
+        self.loads.prefill.note(at, role_work(&self.prefill_workload()));
         self.loads.encode.note(at, self.encode_work(&self.members(Role::Encode)));
+        self.loads.decode.note(at, self.streams_load(&self.members(Role::Decode)).places_needed);
         for role in Role::ALL {
             if let Some(RoleLoad { work_s, saturation, engines_needed, .. }) = self.role_load(role) {
                 meters.role_load(role.name(), LoadGauges { work_s, saturation, engines_needed });
             }
         }
+    }
+
+    /// Work of all prefillers, and of the requests that wait for the first one.
+    fn prefill_workload(&self) -> Workload {
+        let mut workload = self.scheduler.workload();
+        workload.waiting_s += self.vacancy(Role::Prefill).awaiting() as f64 * workload.mean_s;
+        workload
     }
 
     fn since_start(&self) -> Duration {
@@ -160,16 +170,24 @@ impl Fleet {
         }
     }
 
-    fn decode_load(&self, members: &[Arc<Instance>], places: Places) -> RoleLoad {
+    /// Load of the streams of this moment.
+    fn streams_load(&self, members: &[Arc<Instance>]) -> DecodeLoad {
         let each: SmallVec<[DecodePlace; 16]> =
             members.iter().flat_map(|it| it.ranks().map(move |rank| it.decode_place(rank))).collect();
-        let load = DecodeLoad::of(&each, &self.decode_costs(), self.settings.load_targets.per_token_s);
+        DecodeLoad::of(&each, &self.decode_costs(), self.settings.load_targets.per_token_s)
+    }
+
+    /// Load of decoders: that of this moment at once, and less only with the mean of the last
+    /// minute.
+    fn decode_load(&self, members: &[Arc<Instance>], places: Places) -> RoleLoad {
+        let load = self.streams_load(members);
         let left_s = lock(&self.loads.stays).residual_s();
+        let needed = load.places_needed.max(self.loads.decode.mean(self.since_start()));
         RoleLoad {
             engines: places.engines,
             work_s: load.streams_in_places * left_s,
-            saturation: load.places_needed / f64::from(places.places.max(1)),
-            engines_needed: places.engines_with(load.places_needed),
+            saturation: needed / f64::from(places.places.max(1)),
+            engines_needed: places.engines_with(needed),
         }
     }
 }

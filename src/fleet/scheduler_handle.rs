@@ -223,6 +223,11 @@ impl SchedulerHandle {
         });
     }
 
+    /// True if there is a prefiller that may be given requests.
+    pub fn serves(&self) -> bool {
+        self.members.load().serves()
+    }
+
     /// Sources of predictions that are used now.
     pub fn beliefs(&self) -> Beliefs {
         self.lock().board.board().beliefs()

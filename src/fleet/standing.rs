@@ -39,6 +39,12 @@ impl Fleet {
         &self.role_members(role).vacancy
     }
 
+    /// Requests that wait for a prefiller, or for the first member of a role that has none.
+    pub fn waiting(&self, role: Role) -> usize {
+        let in_line = if role == Role::Prefill { self.scheduler.waiting() } else { 0 };
+        in_line + self.vacancy(role).awaiting()
+    }
+
     /// Takes an engine in, or back, and counts it.
     pub(super) fn enter(&self, role: Role, endpoint: Endpoint) -> bool {
         let entered = self.enter_uncounted(role, endpoint);

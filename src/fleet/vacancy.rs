@@ -58,6 +58,8 @@ pub struct Vacancy {
     line: Arc<Semaphore>,
     /// Requests in line, the one at its head included.
     waiting: AtomicUsize,
+    /// Requests that wait for the first member of the role.
+    awaiting: AtomicUsize,
     /// Requests that left the line and have no member yet.
     bound: Arc<AtomicUsize>,
     trial: Arc<Mutex<Pace>>,
@@ -90,7 +92,7 @@ pub struct Trial {
 #[derive(Debug)]
 pub struct Bound(Arc<AtomicUsize>);
 
-/// A request in line, until it is dropped.
+/// A request that waits, in line or for the first member, until it is dropped.
 #[derive(Debug)]
 pub struct QueuedRequest<'a>(&'a AtomicUsize);
 
@@ -120,6 +122,7 @@ impl Vacancy {
             changed: Notify::new(),
             line: Arc::new(Semaphore::new(1)),
             waiting: AtomicUsize::new(0),
+            awaiting: AtomicUsize::new(0),
             bound: Arc::default(),
             trial: Arc::new(Mutex::new(Pace::new(rest_ms / TRIAL_PAUSE_PART))),
         }
@@ -211,6 +214,17 @@ impl Vacancy {
     /// Requests in line.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that waits for the first member of the role.
+    pub fn await_member(&self) -> QueuedRequest<'_> {
+        self.awaiting.fetch_add(1, Ordering::Relaxed);
+        QueuedRequest(&self.awaiting)
+    }
+
+    /// Requests that wait for the first member of the role.
+    pub fn awaiting(&self) -> usize {
+        self.awaiting.load(Ordering::Relaxed)
     }
 
     /// Requests that left the line and have no member yet.

@@ -7,7 +7,7 @@ use super::{Meters, names};
 /// Values of the gauges of one role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadGauges {
-    /// Predicted seconds of all work that waits and runs.
+    /// Predicted seconds for which all work that waits and runs takes one engine.
     pub work_s: f64,
     /// Load as a share of what the role just bears.
     pub saturation: f64,

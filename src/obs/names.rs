@@ -138,7 +138,7 @@ pub const PENDING: &str = "pd_proxy_config_pending_keys";
 pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_engines";
-/// Predicted seconds of the work that waits and runs, by `role`.
+/// Predicted seconds for which the work that waits and runs takes one engine, by `role`.
 pub const WORK_SECONDS: &str = "pd_proxy_work_seconds";
 /// Load as a share of what the engines of a `role` just bear within the targets.
 pub const SATURATION: &str = "pd_proxy_saturation";
@@ -382,7 +382,7 @@ pub(super) fn describe() {
     describe_gauge!(
         WORK_SECONDS,
         Unit::Seconds,
-        "Predicted work that waits and runs, of all engines of a role"
+        "Predicted seconds for which what waits and runs takes one engine of a role"
     );
     describe_gauge!(SATURATION, "Load of a role as a share of what its engines just bear within [autoscale]");
     describe_gauge!(ENGINES_NEEDED, "Engines of a role that would bear its load within [autoscale]");

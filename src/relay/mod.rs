@@ -113,6 +113,7 @@ use settings::Settings;
 use shed::RoleLimits;
 use single_engine::CombinedReservation;
 use tries::{Tries, is_final};
+pub use vacancy::shutdown;
 use vacancy::{ProbeSettings, nobody};
 
 /// Everything a request needs on its way; shared by all of them.

@@ -31,6 +31,7 @@ use crate::relay::idle_timeout::{self, BODY_END, IdleTimeout};
 use crate::relay::resume::{Cause, Continuation, Follower, Pair};
 use crate::relay::reusable_kv::StreamedOffer;
 use crate::relay::sequence::LastEvents;
+use crate::relay::shutdown;
 use crate::relay::source::{Live, Source};
 
 /// So long the connection has to write the error event, whatever is configured.
@@ -370,6 +371,11 @@ impl Stream {
         // What follows the last event is nobody's, however long it goes on.
         if self.over_until.is_some_and(|until| self.silence.last() >= until) {
             return Poll::Ready(self.hang_up());
+        }
+        if !self.over && self.relay.meters.cuts() {
+            let mid_frame = live.framer.mid_frame();
+            self.live = None;
+            return Poll::Ready(self.break_off(&shutdown(), mid_frame));
         }
         // Data may always be ready for a slow reader, so that the deadline is checked here, too.
         if self.silence.last() >= self.silence.end() {

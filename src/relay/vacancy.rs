@@ -255,10 +255,12 @@ impl Relay {
                 Some(waiting) => waiting.await,
                 None => None,
             };
-            match placed {
-                Some(placed) => return Ok(placed),
-                None if self.members_come(Role::Prefill).await => {}
-                None => return Err(nobody(Role::Prefill)),
+            if let Some(placed) = placed {
+                return Ok(placed);
+            }
+            // They may all have left while it waited, or its own alone.
+            if !self.members_come(Role::Prefill).await || !self.fleet.scheduler().serves() {
+                return Err(nobody(Role::Prefill));
             }
         }
     }
@@ -267,15 +269,17 @@ impl Relay {
     /// gateway began a moment ago; false if none came in time.
     pub(super) async fn members_come(&self, role: Role) -> bool {
         let (vacancy, patience) = (self.fleet.vacancy(role), self.settings.now().empty_wait);
+        let _waits = vacancy.await_member();
         loop {
             let changed = vacancy.changed().notified();
-            let Some(empty_ms) = vacancy.empty_ms(self.fleet.now_ms()) else { return false };
+            if self.fleet.serving(role) > 0 {
+                return true;
+            }
+            // The last one may have left so recently that it is still counted.
+            let empty_ms = vacancy.empty_ms(self.fleet.now_ms()).unwrap_or(0);
             let left = patience.saturating_sub(Duration::from_millis(empty_ms));
             if left.is_zero() || timeout(left, changed).await.is_err() {
                 return false;
-            }
-            if self.fleet.serving(role) > 0 {
-                return true;
             }
         }
     }
@@ -351,6 +355,11 @@ impl Relay {
         }
         alive && !instance.health().is_out_of_reach()
     }
+}
+
+/// The end of a request that the gateway's own end cuts.
+pub fn shutdown() -> Error {
+    Error::new(Kind::Shutdown, "the gateway ends, and its time for open requests is over")
 }
 
 /// The refusal of a request that needs a member of a role that has none to give.

@@ -237,14 +237,14 @@ fn style(out: &mut String, policies: usize) {
     for policy in 0..policies {
         let (on_light, on_dark) = COLOURS[policy % COLOURS.len()];
         let dash = DASHES[policy / COLOURS.len() % DASHES.len()];
-        let _ = write!(light, ".p{policy}{{--c:{on_light}}}.line.p{policy}{{stroke-dasharray:{dash}}}");
-        let _ = write!(dark, ".p{policy}{{--c:{on_dark}}}");
+        let _ = write!(light, ".p{policy}{{color:{on_light}}}.line.p{policy}{{stroke-dasharray:{dash}}}");
+        let _ = write!(dark, ".p{policy}{{color:{on_dark}}}");
     }
     let _ = writeln!(
         out,
         "<style>.ground{{fill:#ffffff}}text{{fill:#222222}}.grid{{stroke:#dddddd;fill:none}}\
-         .line{{stroke:var(--c);fill:none;stroke-width:1.8}}.lead{{stroke:var(--c);stroke-width:0.6}}\
-         .mark,.name{{fill:var(--c)}}{light}\
+         .line{{stroke:currentColor;fill:none;stroke-width:1.8}}.lead{{stroke:currentColor;stroke-width:0.6}}\
+         .mark,.name{{fill:currentColor}}{light}\
          @media (prefers-color-scheme:dark){{.ground{{fill:#16181d}}text{{fill:#dddddd}}\
          .grid{{stroke:#3a3d45}}{dark}}}</style>"
     );

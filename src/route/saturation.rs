@@ -9,7 +9,9 @@
 //! for M/M/c).
 //!
 //! A decoder has all its streams at once, and each makes the steps of the others longer. It bears
-//! as many as keep its steps within a target, its KV in memory, and its own limit of requests.
+//! as many as keep its steps within a target, its KV in memory, and its own limit of requests. A
+//! step of one stream alone is the same on any number of decoders: a target near that or below it
+//! is raised to [`LONE_STEPS`] of it.
 
 use super::cost::DecodeCosts;
 use super::decode::FULL;
@@ -17,6 +19,9 @@ use super::job::Seconds;
 
 /// Share of the pieces of work that may wait longer than the target: that of the replay's SLO.
 pub const LATE_SHARE: f64 = 0.1;
+/// The shortest target of a decoder, in steps of one stream alone. More decoders shorten only what
+/// other streams add to a step, so that these may always add a quarter.
+pub const LONE_STEPS: f64 = 1.25;
 /// Most servers that are counted, which bounds the loops.
 const MAX_SERVERS: u32 = 1 << 16;
 /// Steps of a bisection: 2^-40 of the range is far below what can be told apart.
@@ -158,7 +163,8 @@ pub struct DecodeLoad {
 }
 
 impl DecodeLoad {
-    /// Load of these places, whose steps should take no longer than `per_token_s`.
+    /// Load of these places, whose steps should take no longer than `per_token_s`, or than
+    /// [`LONE_STEPS`] of a stream alone where that is more.
     #[must_use]
     pub fn of(places: &[DecodePlace], costs: &DecodeCosts, per_token_s: Seconds) -> DecodeLoad {
         let streams: f64 = places.iter().map(|place| place.streams).sum();
@@ -180,11 +186,11 @@ impl DecodeLoad {
 }
 
 impl DecodePlace {
-    /// Streams of this mean context that it bears, one at least: a step of one stream that is too
-    /// long is not made shorter by more decoders.
+    /// Streams of this mean context that it bears, one at least.
     fn most_streams(&self, costs: &DecodeCosts, context_tokens: f64, per_token_s: Seconds) -> f64 {
         let each_s = costs.per_request_s + costs.per_token_s * context_tokens;
-        let in_time = (per_token_s - costs.base_s) / each_s.max(LEAST_S);
+        let target_s = per_token_s.max(LONE_STEPS * costs.step(1.0, context_tokens));
+        let in_time = (target_s - costs.base_s) / each_s.max(LEAST_S);
         let in_memory = match self.kv_capacity_tokens > 0.0 && context_tokens > 0.0 {
             true => FULL * self.kv_capacity_tokens / context_tokens,
             false => f64::INFINITY,

@@ -14,10 +14,13 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower::Service;
 
+use crate::dialect::Api;
 use crate::relay::box_in_place::boxed;
+use crate::relay::shutdown;
 use crate::server::body_memory::ConnectionBytes;
 use crate::server::openai::{Route, generate};
 use crate::server::operator_access::ListenerScope;
+use crate::server::reply;
 use crate::server::routes::at_the_door;
 use crate::server::{Arrived, Gateway, h2_stream_timeout};
 
@@ -35,7 +38,24 @@ pub(super) struct Front {
     bodies: Option<ConnectionBytes>,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// An answer, or that the gateway's own end cuts it.
+pub(super) struct Answering {
+    answer: Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
+    /// The gateway, and the API whose errors have a shape of their own.
+    cut_by: Option<(Arc<Gateway>, Option<Api>)>,
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = self.answer.as_mut().poll(cx);
+        match self.cut_by.as_ref().filter(|(gateway, _)| answer.is_pending() && gateway.meters.cuts()) {
+            Some((_, api)) => Poll::Ready(Ok(reply::error_of(*api, &shutdown()))),
+            None => answer,
+        }
+    }
+}
 
 impl Front {
     /// In front of the routes of operators.
@@ -73,12 +93,15 @@ impl Service<Request<Incoming>> for Front {
         let past = self.past.as_ref().filter(|_| request.method() == Method::POST);
         match past.zip(Route::at(request.uri().path())) {
             Some((gateway, route)) => {
-                boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new)))
+                let cut_by = Some((gateway.clone(), reply::api_at(request.uri().path())));
+                let answer = boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new)));
+                Answering { answer, cut_by }
             }
             None => {
                 request.extensions_mut().insert(self.reach);
                 let answer = self.routes.call(request);
-                Box::pin(async { answer.await.map(h2_stream_timeout::watched) })
+                let answer = Box::pin(async { answer.await.map(h2_stream_timeout::watched) });
+                Answering { answer, cut_by: None }
             }
         }
     }

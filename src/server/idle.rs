@@ -76,6 +76,8 @@ impl Drop for OpenRequest {
 pub(super) struct End {
     /// Once this is cancelled.
     pub(super) stop: CancellationToken,
+    /// Cancelled when open requests are to end.
+    pub(super) cut: CancellationToken,
     /// Once it was idle for so long, over HTTP/2.
     pub(super) idle: Option<(Activity, Duration)>,
 }
@@ -95,11 +97,14 @@ impl End {
     }
 }
 
-/// Serves a connection to its end; from `end` on it only finishes what is open. Both are on the
-/// side, since a task would else keep room for them twice.
+/// Serves a connection to its end; from `end` on it only finishes what is open, and when that is
+/// cut it asks each of its requests once more, which end by themselves then. All are on the side,
+/// since a task would else keep room for them twice.
 pub(super) fn until_end<C: GracefulConnection>(connection: C, end: End) -> impl Future<Output = ()> {
     let mut connection: Pin<Box<C>> = Box::pin(connection);
+    let cut = end.cut.clone();
     let mut end: Option<Pin<Box<_>>> = Some(Box::pin(end.comes()));
+    let mut cuts: Option<Pin<Box<_>>> = None;
     poll_fn(move |cx| {
         // A connection that ends badly is the client's affair; its requests have been accounted
         // for.
@@ -108,7 +113,14 @@ pub(super) fn until_end<C: GracefulConnection>(connection: C, end: End) -> impl 
         }
         if end.as_mut().is_some_and(|end| end.as_mut().poll(cx).is_ready()) {
             end = None;
+            cuts = Some(Box::pin(cut.clone().cancelled_owned()));
             connection.as_mut().graceful_shutdown();
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+        }
+        if cuts.as_mut().is_some_and(|cuts| cuts.as_mut().poll(cx).is_ready()) {
+            cuts = None;
             return connection.as_mut().poll(cx).map(drop);
         }
         Poll::Pending
@@ -147,7 +159,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_an_idle_limit_only_a_stop_ends_it() {
         let stop = CancellationToken::new();
-        let end = End { stop: stop.clone(), idle: None };
+        let end = End { stop: stop.clone(), cut: CancellationToken::new(), idle: None };
         let mut comes = Box::pin(end.comes());
         assert!(timeout(100 * LIMIT, comes.as_mut()).await.is_err());
         stop.cancel();

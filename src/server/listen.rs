@@ -38,6 +38,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// `server.drain_ms`, so that those who are silent are not cut at its end.
 const LAST_OPENING: Duration = Duration::from_secs(1);
 
+/// Time in which clients are told that their requests are cut.
+pub const CUT_NOTICE: Duration = Duration::from_secs(1);
+
 /// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -157,12 +160,11 @@ impl Door {
             }
         }
         drop(listener);
-        let ended = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(drain, ended).await;
-        while connections.try_join_next().is_some() {}
+        end_within(&mut connections, drain).await;
         let cut = connections.len();
         if cut > 0 {
-            door.gateway.meters.cut_all();
+            door.gateway.cut_all();
+            end_within(&mut connections, CUT_NOTICE).await;
         }
         connections.shutdown().await;
         cut
@@ -260,7 +262,8 @@ impl Door {
         let service = TowerToHyperService::new(self.front.of_connection(version));
         let activity = (version == Version::HTTP_2).then(Activity::new);
         let connection = self.http(version, activity.clone()).serve_connection(io, service).into_owned();
-        idle::until_end(connection, End { stop, idle: activity.map(|activity| (activity, idle_time)) })
+        let (cut, idle) = (self.gateway.cut.clone(), activity.map(|activity| (activity, idle_time)));
+        idle::until_end(connection, End { stop, cut, idle })
     }
 
     fn http(&self, version: Version, activity: Option<Activity>) -> auto::Builder<Tasks> {
@@ -305,6 +308,13 @@ async fn version(socket: &TcpStream) -> Option<Version> {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PREFACE_PAUSE_MAX);
     }
+}
+
+/// Waits for connections to end, at most for `limit`.
+async fn end_within(connections: &mut JoinSet<()>, limit: Duration) {
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(limit, ended).await;
+    while connections.try_join_next().is_some() {}
 }
 
 /// One more in a gauge, until dropped.

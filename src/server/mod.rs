@@ -79,7 +79,7 @@ pub use asleep::Asleep;
 pub use bind::{Bound, ListenError, Place, bind, bind_admin};
 pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;
-pub use listen::serve;
+pub use listen::{CUT_NOTICE, serve};
 pub use loop_guard::Via;
 pub use moves::Moves;
 pub use operator_access::open_routes;
@@ -122,6 +122,8 @@ pub struct Gateway {
     pub ending: CancellationToken,
     /// Ends when the gateway shuts down.
     pub stop: CancellationToken,
+    /// Cancelled when the time of open requests is over.
+    pub cut: CancellationToken,
 }
 
 /// Limits and secrets of the edge.
@@ -183,6 +185,12 @@ impl Edge {
 pub(crate) struct Arrived(pub(crate) Instant);
 
 impl Gateway {
+    /// Cuts all that is still open, and tells clients so.
+    pub fn cut_all(&self) {
+        self.meters.cut_all();
+        self.cut.cancel();
+    }
+
     /// The span of a request that is known as `id`; empty where requests are not traced.
     fn span(&self, request: &Request, id: &str, arrived: Instant) -> Span {
         let logged = lines::wanted(self.edge.now().steps_ratio, rng::random);

@@ -24,7 +24,9 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::ModelNotFound | Kind::ResponseNotFound | Kind::UnknownUrl => StatusCode::NOT_FOUND,
         Kind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::Shutdown => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Kind::EncodeFailed
         | Kind::PrefillFailed
         | Kind::BadPrefillReply
@@ -47,7 +49,10 @@ pub fn error_of(api: Option<Api>, error: &Error) -> Response<Body> {
     let mut response = json(status(error.kind()), text);
     let headers = response.headers_mut();
     headers.insert("x-pd-error", HeaderValue::from_static(error.kind().code()));
-    if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::RateLimited) {
+    if matches!(
+        error.kind(),
+        Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::Shutdown | Kind::RateLimited
+    ) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(error.retry_after_s()));
     }
     if let Some(route) = error.route() {

@@ -53,6 +53,7 @@ mod proof;
 mod replay;
 mod resume;
 mod route;
+mod shutdown;
 mod signatures;
 mod sizing;
 mod stream_ends;

@@ -163,6 +163,14 @@ fn flags_that_leave_nothing_to_do_are_refused_with_the_reason() {
         ("--dead --prefillers 1", 1, "--dead: the only prefiller dies, and nobody is left to serve"),
         ("--dead --capacity --ratio 4", 1, "--dead: --ratio also tries a single prefiller"),
         ("--decode-cache --append-chunk 0", 2, "invalid value '0' for '--append-chunk"),
+        ("--append-gap-ms 50", 2, "--decode-cache"),
+        ("--share-ms 5", 2, "--gateways <N>"),
+        ("--gateways 4 --share-lost 5", 2, "--share-ms <MS>"),
+        (
+            "--far-links 1e300",
+            2,
+            "invalid value '1e300' for '--far-links <FACTOR>': expected a number from 0.001",
+        ),
     ] {
         let (ended, out, err) = replay(&path, &format!("--seeds 1 --policy random {flags}"));
         assert_eq!((ended, out.as_str()), (code, ""), "{flags}");

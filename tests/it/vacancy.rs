@@ -172,7 +172,11 @@ async fn wait_for_busy_decoders(spoken: Spoken) {
 async fn assert_waits_for(stage: &Stage, change: &str) {
     let request = body(1);
     let comes = async {
-        pace(Duration::from_millis(100)).await;
+        let waits = async || {
+            let shown = client::send(stage.gateway, &client::get("/status.json")).await.json();
+            shown["requests"]["waiting"] == json!(1)
+        };
+        eventually("the request is counted as waiting", waits).await;
         stage.post("/instances/add", change).await.status
     };
     let (answer, added) = tokio::join!(stage.post(PATH, &request), comes);
@@ -204,6 +208,38 @@ async fn request_waits_for_the_first_decoder_of_a_gateway_that_has_just_begun() 
     assert_waits_for(&stage, &change).await;
     stage.end().await;
     first.stop().await;
+}
+
+/// Requests that wait for a prefiller.
+async fn waiting(stage: &Stage) -> u64 {
+    stage.post("/debug/route", &body(0)).await.json()["waiting"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_in_line_wait_for_a_prefiller_in_the_place_of_the_last_one() {
+    let mut script = script(EVERY[0]);
+    script.engine = EngineSpec { prefill_tokens_per_s: 1_000.0, ..script.engine };
+    script.prefillers = 2;
+    script.config.fleet.empty_wait_ms = 10_000;
+    (script.config.route.batch_tokens, script.config.route.open_ms) = (0, 1);
+    let stage = Stage::set(script).await;
+    let order = |at: usize| json!({"type": "prefill", "instances": stage.prefillers[at].addr().to_string()});
+    let give = async |path, at| stage.post(path, &order(at).to_string()).await.status;
+    assert_eq!(give("/instances/remove", 1).await, 200);
+    for round in 0..8 {
+        let requests: Vec<String> = (0..12).map(|n| body(100 * round + n)).collect();
+        let answers = join_all(requests.iter().map(|request| stage.post(PATH, request)));
+        let swap = async {
+            eventually("they are in line", async || waiting(&stage).await >= 6).await;
+            let removed = give("/instances/remove", round % 2).await;
+            (removed, give("/instances/add", (round + 1) % 2).await)
+        };
+        let (answers, swapped) = tokio::join!(answers, swap);
+        assert_eq!(swapped, (200, 200));
+        let refused: Vec<_> = answers.iter().filter(|it| it.status != 200).map(code).collect();
+        assert!(refused.is_empty(), "round {round}: {refused:?}");
+    }
+    stage.end().await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use http::StatusCode;
 use super::visit::{EngineReport, Visit};
 use super::{Grade, Report, counted, members, words};
 use crate::config::{Config, PoolKind, Tokens};
+use crate::control::health_probe::{is_bad_answer, is_elsewhere};
 use crate::dialect::facts::{CacheFacts, ModelFact};
 use crate::endpoint;
 use crate::fleet::Role;
@@ -88,10 +89,8 @@ fn answered(config: &Config, visit: &Visit, told: &EngineReport, report: &mut Re
         return report.say(Grade::Bad, format!("{who} {STRANGER}"));
     }
     report.say(Grade::Good, format!("{who}: {} ({} ms)", described(facts), visit.took.as_millis()));
-    if told.health.is_server_error() {
-        let (path, status) = (&config.health.probe_path, told.health.as_u16());
-        let why = "the gateway lets such an engine rest; look into the engine's log";
-        report.say(Grade::Bad, format!("{who}: GET {path} is answered with status {status}: {why}"));
+    if let Some(fault) = health_fault(config, told) {
+        report.say(Grade::Bad, format!("{who}: {fault}"));
     }
     if let Some(ahead_s) = told.ahead_s.filter(|ahead_s| ahead_s.abs() > CLOCK_S) {
         let way = if ahead_s > 0 { "ahead of" } else { "behind" };
@@ -102,8 +101,22 @@ fn answered(config: &Config, visit: &Visit, told: &EngineReport, report: &mut Re
     cached(config, visit, &who, facts, report);
 }
 
+/// Fault of an engine whose answer to `health.probe_path` is a bad one for the gateway, too.
+pub(in crate::cmd) fn health_fault(config: &Config, told: &EngineReport) -> Option<String> {
+    let why = match is_elsewhere(told.health) {
+        // The gateway asks nothing, and finds out by requests.
+        true if config.health.probe_ms == 0 => return None,
+        true => "the gateway takes it for another service; correct its address, or health.probe_path",
+        false => "the gateway lets such an engine rest; look into the engine's log",
+    };
+    let (path, status) = (&config.health.probe_path, told.health.as_u16());
+    let is_bad = is_bad_answer(told.health, false);
+    is_bad.then(|| format!("GET {path} is answered with status {status}: {why}"))
+}
+
 /// True if answers show that the server is no engine: every engine that is known lists its models.
-/// A web server says that it has no such page, or shows the same one at every path.
+/// A web server says that it has no such page or another place for it, or shows the same one at
+/// every path.
 pub(in crate::cmd) fn is_stranger(facts: &Facts) -> bool {
     const ASKED: usize = 3;
     facts.gaps.iter().filter(|gap| tells_nothing(gap)).count() == ASKED
@@ -111,7 +124,7 @@ pub(in crate::cmd) fn is_stranger(facts: &Facts) -> bool {
 
 /// True if a server answered a question with nothing that is an engine's.
 fn tells_nothing(gap: &Gap) -> bool {
-    !gap.is_unanswered && matches!(gap.status, None | Some(StatusCode::NOT_FOUND))
+    !gap.is_unanswered && gap.status.is_none_or(is_elsewhere)
 }
 
 /// True if a server answers the question for its models, and has none.

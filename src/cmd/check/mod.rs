@@ -297,9 +297,16 @@ impl<'a> Inquiry<'a> {
     }
 }
 
-/// A text whose control characters are replaced, so that it can't end the line that it stands in.
+/// A text whose control characters are replaced, so that it can't end the line that it stands in,
+/// nor have the rest of it shown in another order.
 pub(super) fn in_one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let is_safe = |c: &char| !c.is_control() && !is_of_direction(*c);
+    text.chars().map(|c| Some(c).filter(is_safe).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+}
+
+/// True for the characters of Unicode's property `Bidi_Control`.
+fn is_of_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A count with its noun, as `1 key` or `2 keys`.
@@ -332,5 +339,14 @@ mod tests {
         assert!(!report.good());
         let text = report.to_string();
         assert_eq!(text, "# BAD  nobody there\n# note a key\u{fffd}with a line break\n", "the worst first");
+    }
+
+    #[test]
+    fn text_of_a_stranger_has_no_control_and_no_order_of_its_own() {
+        for c in ['\u{1b}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{61c}'] {
+            assert_eq!(in_one_line(&format!("0.32{c}.0")), "0.32\u{fffd}.0", "{}", c.escape_unicode());
+        }
+        // A joiner of emoji and letters of any script are shown.
+        assert_eq!(in_one_line("模型 نموذج 👩\u{200d}💻"), "模型 نموذج 👩\u{200d}💻");
     }
 }

@@ -24,7 +24,7 @@ pub(in crate::cmd) struct Visit {
     pub(in crate::cmd) member: Member,
     /// Its facts, or the reason for which it could not be asked.
     pub(in crate::cmd) told: Result<EngineReport, String>,
-    /// Until the answer to the probe, or until it was given up.
+    /// Until the answer to the probe, or until what it could not be asked was given up.
     pub(in crate::cmd) took: Duration,
 }
 
@@ -62,14 +62,22 @@ async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {
         let greeted = greet(asker, &engine, &config.health.probe_path).await;
         (greeted, begun.elapsed())
     };
-    let told = facts::fetch(&asker.client, &engine, asker.authorization.as_ref(), asker.time);
-    let ((greeted, took), facts, signs) = tokio::join!(greet, told, signs(config, asker, &member));
-    let told = match (greeted, facts) {
-        (Ok((health, ahead_s)), Ok(facts)) => Ok(EngineReport { health, ahead_s, facts, signs }),
-        (Err(why), _) => Err(why),
-        (_, Err(error)) => Err(format!("GET /version, /v1/models and /metrics: {}", error.why)),
+    let tell = async {
+        let told = facts::fetch(&asker.client, &engine, asker.authorization.as_ref(), asker.time).await;
+        (told, begun.elapsed())
     };
-    Visit { member, told, took }
+    let ((greeted, took), (facts, told_after), signs) =
+        tokio::join!(greet, tell, signs(config, asker, &member));
+    match (greeted, facts) {
+        (Ok((health, ahead_s)), Ok(facts)) => {
+            Visit { member, told: Ok(EngineReport { health, ahead_s, facts, signs }), took }
+        }
+        (Err(why), _) => Visit { member, told: Err(why), took },
+        (_, Err(error)) => {
+            let why = format!("GET /version, /v1/models and /metrics: {}", error.why);
+            Visit { member, told: Err(why), took: told_after }
+        }
+    }
 }
 
 async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs> {

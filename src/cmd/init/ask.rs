@@ -10,7 +10,7 @@ use super::draft::{Findings, FoundEngine, GivenKey, SeedTrial};
 use crate::cmd::check::handoff::AT_ONCE;
 use crate::cmd::check::visit::{self, EngineReport, Visit};
 use crate::cmd::check::{self, CheckError, Inquiry, Report, engines, members, stored};
-use crate::config::{HashScheme, Loaded, Origin, PoolKind, report};
+use crate::config::{Config, HashScheme, Loaded, Origin, PoolKind, report};
 use crate::dialect::Dialect;
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
@@ -40,7 +40,7 @@ pub(super) async fn all(loaded: &Loaded) -> Result<Asked, CheckError> {
     let members = members::all(loaded, &mut report).await;
     let visits = visit::all(config, &asker, members).await;
     let mut lines = report.into_texts();
-    lines.extend(visits.iter().map(told));
+    lines.extend(visits.iter().map(|visit| told(config, visit)));
     let answered = visits.iter().filter_map(|visit| Some((visit, visit.told.as_ref().ok()?)));
     let serves = |facts: &Facts| !engines::is_stranger(facts) && !engines::lists_nothing(facts);
     let questions: Vec<_> = answered.filter(|(_, told)| serves(&told.facts)).collect();
@@ -83,7 +83,7 @@ impl Asked {
     }
 }
 
-fn told(visit: &Visit) -> String {
+fn told(config: &Config, visit: &Visit) -> String {
     let who = visit.member.who();
     match &visit.told {
         Ok(told) if engines::is_stranger(&told.facts) => format!("{who} {}", engines::STRANGER),
@@ -93,7 +93,10 @@ fn told(visit: &Visit) -> String {
         Ok(told) if engines::wants_key(&told.facts) => {
             format!("{who} wants a key: set engine.api_key, or the variable OPENAI_API_KEY")
         }
-        Ok(told) => format!("{who}: {}", engines::described(&told.facts)),
+        Ok(told) => {
+            let fault = engines::health_fault(config, told).map(|fault| format!("; {fault}"));
+            format!("{who}: {}{}", engines::described(&told.facts), fault.unwrap_or_default())
+        }
         Err(why) => format!("{who} could not be asked: {why}"),
     }
 }

@@ -151,6 +151,58 @@ async fn decode_load_goes_up_and_down_with_streams() {
     assert_eq!(load().engines, 1, "one drains");
 }
 
+/// As long as decoders are looked at every two seconds, for so many of them.
+async fn look_for(fleet: &Fleet, seconds: u32) -> RoleLoad {
+    for _ in 0..seconds / 2 {
+        sleep(Duration::from_secs(2)).await;
+        fleet.show_loads(&Meters::default());
+    }
+    fleet.role_load(Role::Decode).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn decode_load_rises_at_once_and_falls_within_a_minute() {
+    let fleet = fleet(Role::Decode, 2);
+    look_for(&fleet, 60).await;
+    // 210 on each, of the 150 that it bears.
+    let all = streams(&fleet, 420);
+    let first = look_for(&fleet, 2).await;
+    assert_eq!(first.engines_needed, 3.0, "{first:?}");
+    let busy = look_for(&fleet, 80).await;
+    assert!((busy.saturation - 1.4).abs() < 1e-9, "{busy:?}");
+    drop(all);
+    let last = look_for(&fleet, 2).await;
+    assert!(last.engines_needed == 3.0 && last.work_s == 0.0, "{last:?}");
+    let half = look_for(&fleet, 28).await;
+    assert!((0.6..0.9).contains(&half.saturation) && half.engines_needed == 2.0, "{half:?}");
+    // Decoders that are gone don't make the load of the minute less.
+    for port in 1..=2 {
+        fleet.remove(Role::Decode, &Endpoint::new("e", port));
+    }
+    assert_eq!(fleet.role_load(Role::Decode).unwrap().engines_needed, 2.0);
+    let none = look_for(&fleet, 40).await;
+    assert_eq!((none.saturation, none.engines_needed), (0.0, 0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_the_first_prefiller_are_load() {
+    let mut stage = Stage::new(1, 3);
+    stage.come(0.5, 60).await;
+    let fleet = stage.fleet.clone();
+    while fleet.role_load(Role::Prefill).unwrap().work_s > 0.0 {
+        sleep(Duration::from_secs(1)).await;
+    }
+    fleet.remove(Role::Prefill, &Endpoint::new("e", 1));
+    let before = fleet.role_load(Role::Prefill).unwrap();
+    let waiting: Vec<_> = (0..100).map(|_| fleet.vacancy(Role::Prefill).await_member()).collect();
+    let load = fleet.role_load(Role::Prefill).unwrap();
+    assert!((load.work_s / (100.0 * PREFILL_S) - 1.0).abs() < 0.5, "{load:?}");
+    assert!(load.engines_needed > before.engines_needed, "{before:?}, {load:?}");
+    assert_eq!((fleet.waiting(Role::Prefill), fleet.waiting(Role::Decode)), (100, 0));
+    drop(waiting);
+    assert_eq!(fleet.waiting(Role::Prefill), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn encoders_are_counted_where_there_are_some() {
     assert_eq!(fleet(Role::Decode, 1).role_load(Role::Encode), None);

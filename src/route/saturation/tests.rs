@@ -157,10 +157,46 @@ fn decoder_is_full_by_memory_and_by_its_own_word() {
     assert!((of(DecodePlace { most_streams: Some(25.0), ..place(50.0) }) - 2.0).abs() < 1e-9);
     // More streams than the target allows: so many more places are needed, not fewer.
     assert!((DecodeLoad::of(&[place(300.0)], &COSTS, 0.04).places_needed - 3.0).abs() < 1e-9);
-    // One alone is too slow: more places do not help, and one per stream is enough.
-    assert!((DecodeLoad::of(&[place(3.0)], &COSTS, 0.001).places_needed - 3.0).abs() < 1e-9);
+    // One alone is too slow, as it is on more places: one of 20.2 ms and 25 % more is the target,
+    // which 26.25 streams keep.
+    let slow = DecodeLoad::of(&[place(26.25)], &COSTS, 0.001);
+    assert!((slow.places_needed - 1.0).abs() < 1e-9, "{slow:?}");
     assert_eq!(DecodeLoad::of(&[place(0.0)], &COSTS, 0.04), DecodeLoad::default());
     assert_eq!(DecodeLoad::of(&[], &COSTS, 0.04), DecodeLoad::default());
+}
+
+/// Places that so many streams on two decoders need at 50 ms a step, where a step of one alone
+/// takes `lone_s`, of which each stream's part is `share`.
+fn places_needed(streams: f64, lone_s: f64, share: f64) -> f64 {
+    let costs =
+        DecodeCosts { base_s: lone_s * (1.0 - share), per_request_s: lone_s * share, per_token_s: 0.0 };
+    DecodeLoad::of(&[place(streams / 2.0), place(streams / 2.0)], &costs, 0.05).places_needed
+}
+
+proptest::proptest! {
+    #[test]
+    fn decoders_needed_do_not_jump_where_a_lone_step_passes_the_target(
+        streams in 2u32..1_000,
+        share in 0.0f64..0.5,
+        lone_s in 0.03f64..0.08,
+    ) {
+        let streams = f64::from(streams);
+        // A step that is 4 % longer, as from 49 to 51 ms, and 200 ms, which no number can mend.
+        let needed = |lone_s| places_needed(streams, lone_s, share);
+        let (before, after) = (needed(lone_s), needed(lone_s * 1.04));
+        let grows = after / before;
+        proptest::prop_assert!((0.99..1.3).contains(&grows), "{before} to {after}");
+        let (at_target, far) = (needed(0.05), needed(0.2));
+        proptest::prop_assert!(far <= at_target * 1.01, "{at_target} to {far}");
+    }
+}
+
+#[test]
+fn decoders_of_slow_steps_are_not_one_per_stream() {
+    // Two decoders with eight streams, whose steps take 52 ms whoever is in them, bear them.
+    let needed = places_needed(8.0, 0.052, 0.005);
+    assert!(needed < 1.0, "{needed}");
+    assert!(places_needed(500.0, 0.052, 0.005) < 16.0);
 }
 
 /// The guide for operators has a table of what is computed here.

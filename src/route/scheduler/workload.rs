@@ -11,6 +11,8 @@ pub struct Workload {
     pub offered: WorkSum,
     /// Seconds of those that wait in the line.
     pub waiting_s: Seconds,
+    /// Mean seconds of a request.
+    pub mean_s: Seconds,
     /// Seconds of what waits on prefillers, after the piece of work that each is at.
     pub queued_s: Seconds,
     /// Seconds of all that prefillers have still to do for us.
@@ -25,6 +27,7 @@ impl PrefillScheduler {
         Workload {
             offered: self.offered,
             waiting_s: self.line.len() as f64 * self.mean_prefill_s,
+            mean_s: self.mean_prefill_s,
             queued_s: lanes().map(|lane| lane.queued_s()).sum(),
             booked_s: lanes().map(|lane| lane.booked_left_s(now)).sum(),
         }

@@ -102,7 +102,7 @@ fn fleet_facts(fleet: &ServedFleet) -> Value {
         "not_ready": fleet.not_ready(),
         "dialect": fleet.relay.speech.now().dialect.name(),
         "model": fleet.access.now().model,
-        "waiting": fleet.relay.fleet.scheduler().waiting(),
+        "waiting": waiting(fleet),
         "share": share(&fleet.relay),
         "ended": ended,
         "failed": failed,
@@ -194,9 +194,14 @@ fn about(gateway: &Gateway, takes_requests: bool) -> Value {
     })
 }
 
+/// Requests that wait for a prefiller, or for the first engine of an empty role.
+fn waiting(fleet: &ServedFleet) -> usize {
+    Role::ALL.iter().map(|role| fleet.relay.fleet.waiting(*role)).sum()
+}
+
 fn requests(gateway: &Gateway) -> Value {
     let fleets = gateway.fleets();
-    let waiting: usize = fleets.iter().map(|fleet| fleet.relay.fleet.scheduler().waiting()).sum();
+    let waiting: usize = fleets.iter().map(|fleet| waiting(fleet)).sum();
     let (ended, failed) = gateway.meters.ended();
     json!({
         "inflight": gateway.gate.inside(),

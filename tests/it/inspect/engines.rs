@@ -146,6 +146,29 @@ async fn check_reports_a_non_engine_as_bad() {
     expect(&check(&named(&both, &[])), 3, &[&words, "is an engine behind this port?"]);
 }
 
+/// The gateway takes no such server for an engine: its probes are answered so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_reports_a_server_that_redirects_everything_as_bad() {
+    let both = pair(|_| ()).await;
+    assert!(both[1].inject(Fault::always(FaultKind::Status(302, None))));
+    let words = format!("BAD  decoder {} answers, but has none of an engine's /version", both[1].addr());
+    expect(&check(&named(&both, &[])), 3, &[&words, "is an engine behind this port?"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_judges_the_answer_to_a_probe_as_the_gateway_does() {
+    for status in [302, 404, 503] {
+        let both = pair(|_| ()).await;
+        assert!(both[1].inject(Fault::always(FaultKind::Status(status, None)).on_path("/health")));
+        let decoder = both[1].addr();
+        let words = format!("BAD  decoder {decoder}: GET /health is answered with status {status}");
+        expect(&check(&named(&both, &[])), 3, &[&words]);
+        if status != 503 {
+            expect(&check(&named(&both, &["health.probe_ms=0"])), 0, &["ok   decoder"]);
+        }
+    }
+}
+
 /// With a pool whose keys have no preset, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocks_of_another_size_are_bad() {
@@ -269,6 +292,19 @@ async fn an_engine_that_answers_nothing_is_bad_with_the_question_and_the_time() 
         [set("fleet.prefill", at), set("fleet.decode", decoder.addr()), "timeout.models_ms=200".into()];
     let words = format!("BAD  prefiller {at} can't be asked: GET /health: no answer within 200 ms");
     expect(&check(&sets), 3, &[&words]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_answers_its_health_alone_is_bad_after_the_time_of_the_others() {
+    let both = pair(|_| ()).await;
+    for path in ["/version", "/v1/models", "/metrics"] {
+        assert!(both[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path(path)));
+    }
+    let found = check(&named(&both, &["timeout.models_ms=200"]));
+    expect(&found, 3, &["GET /version, /v1/models and /metrics: no whole answer within 200 ms (after "]);
+    let (_, rest) = found.1.split_once("no whole answer within 200 ms (after ").unwrap();
+    let after_ms: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+    assert!(after_ms >= 200, "{}", found.1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

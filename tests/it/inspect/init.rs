@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::response::Redirect;
 use axum::routing::get;
 use pd_proxy::cmd::demo::Embedded;
 use pd_proxy::sim::{Connector, EngineSpec, Pool};
@@ -134,6 +135,10 @@ async fn server_that_is_no_engine_is_named_and_nothing_is_written() {
         (Router::new(), "answers, but has none of an engine's"),
         (
             Router::new().fallback(|| async { "<html>It works!</html>" }),
+            "answers, but has none of an engine's",
+        ),
+        (
+            Router::new().fallback(|| async { Redirect::temporary("http://127.0.0.1:1/") }),
             "answers, but has none of an engine's",
         ),
         (
