@@ -22,6 +22,7 @@ pub mod headers;
 mod host;
 mod idle;
 mod instances;
+mod joining;
 mod keep_alive;
 mod listen;
 mod loop_guard;
