@@ -121,6 +121,12 @@ impl Asleep {
         self.all().values().filter(has).map(|it| it.rested.clone()).collect()
     }
 
+    /// Number of those that had this role and sleep.
+    pub(super) fn count(&self, role: Role) -> usize {
+        let all = self.all();
+        all.values().filter(|it| it.is_asleep && it.rested.roles.contains(&role)).count()
+    }
+
     /// True if this engine had this role and sleeps, or is on its way.
     pub(super) fn has(&self, role: Role, engine: &Endpoint) -> bool {
         self.all().get(engine).is_some_and(|it| it.rested.roles.contains(&role))

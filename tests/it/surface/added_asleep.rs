@@ -80,6 +80,29 @@ async fn added_engine_is_refused_while_it_is_told_to_rest() {
 }
 
 #[tokio::test]
+async fn engines_that_sleep_are_named_where_their_role_is_down() {
+    let (prefiller, one, two) = (vllm(false).await, vllm(false).await, vllm(false).await);
+    let front = Front::of(&[&prefiller], &[&one, &two], |config| config.server.open_admin = true).await;
+    let roles = async || front.get("/status.json").await.json()["roles"].clone();
+    assert_eq!(roles().await, json!({"prefill": "unknown", "decode": "unknown"}));
+    assert_eq!(front.post(SLEEP, "").await.status, 200);
+    assert_eq!(roles().await, json!({"prefill": "unknown", "decode": "down"}));
+    let reason = "there is no decoder: 2 are asleep by order";
+    assert_eq!(front.get("/readyz").await.json()["reason"], reason);
+    let told = front.get("/status.json").await.json();
+    assert_eq!(told["gateway"]["not_ready"], reason);
+    assert_eq!(told["asleep"], front.get("/instances").await.json()["asleep"]);
+    assert_eq!(told["asleep"].as_array().unwrap().len(), 2);
+    changes(&front, "/instances/remove", "decode", &one).await;
+    let told = front.get("/readyz").await.json();
+    assert_eq!(told["reason"], "there is no decoder: 1 is asleep by order");
+    changes(&front, "/instances/remove", "decode", &two).await;
+    assert_eq!(front.get("/readyz").await.json()["reason"], "there is no decoder");
+    assert_eq!(roles().await, json!({"prefill": "unknown", "decode": "down"}));
+    front.end().await;
+}
+
+#[tokio::test]
 async fn removal_from_one_role_leaves_an_engine_asleep_in_the_other() {
     let (prefiller, both) = (vllm(false).await, vllm(false).await);
     let front = Front::of(&[&prefiller, &both], &[&both], |config| config.server.open_admin = true).await;
