@@ -19,13 +19,17 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Removal, Role};
 use crate::server::fleets::ServedFleet;
 use crate::server::joining::join;
-use crate::server::{Gateway, auth, body, reply};
+use crate::server::queries::{NamedPairs, drain_wait};
+use crate::server::{Gateway, auth, body, printable, reply};
 
 /// Pause between looks at engines that drain.
 pub(super) const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// Longest time for which a caller may wait until engines have drained.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
+
+/// Member of a removal's query: the time to wait.
+const WAIT: &str = "wait_ms";
 
 /// A change with its list of engines.
 const CHANGE_BYTES: usize = 64 << 10;
@@ -58,6 +62,9 @@ pub(super) struct FleetChange {
 
 /// Adds engines to a fleet.
 pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    if let Err(refusal) = refuse_query(request.uri().query().unwrap_or_default(), "none") {
+        return reply::error(&refusal);
+    }
     let change = match read_change(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
@@ -116,7 +123,7 @@ fn refuse_stranger(gateway: &Gateway, change: &FleetChange) -> Option<Error> {
 }
 
 /// Removes engines; those with work left drain first. With `?wait_ms=`, the answer comes when they
-/// have, or after that time.
+/// have, or after that time, as an error.
 pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let wait = match wait(request.uri().query().unwrap_or_default()) {
         Ok(wait) => wait,
@@ -142,7 +149,15 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
             known.push(endpoint);
         }
     }
-    fleet.drained(&[role], &known, wait).await;
+    if let Some(limit) = wait {
+        fleet.drained(&[role], &known, limit).await;
+        let failures: Vec<String> =
+            known.iter().filter_map(|it| fleet.removal_failure(role, it, limit)).collect();
+        if !failures.is_empty() {
+            fleet.relay.fleet.show(&fleet.relay.meters);
+            return reply::error(&Error::new(Kind::EngineFailed, failures.join("; ")));
+        }
+    }
     let (draining, removed): (Vec<_>, Vec<_>) =
         known.into_iter().partition(|it| fleet.any_drains(role, &[it]));
     let [draining, removed] =
@@ -152,17 +167,29 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     changed(&fleet, message(&done, &removed, &later))
 }
 
-/// Time for which the caller wants to wait.
-fn wait(query: &str) -> Result<Duration, Error> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("wait_ms="));
-    let ms = value.map_or(Ok(0), str::parse::<u64>);
-    let fits = ms.ok().map(Duration::from_millis).filter(|wait| *wait <= DRAIN_WAIT);
-    let most_ms = DRAIN_WAIT.as_millis();
-    let error = || {
-        let message = format!("expected a number of milliseconds from 0 to {most_ms}");
-        Error::new(Kind::InvalidField, message).param("wait_ms")
-    };
-    fits.ok_or_else(error)
+/// Time for which the caller of a removal wants to wait; None if it does not.
+fn wait(query: &str) -> Result<Option<Duration>, Error> {
+    let NamedPairs { named, rest } = NamedPairs::of(query, WAIT);
+    refuse_query(&rest, "wait_ms=MILLISECONDS alone")?;
+    match named.as_slice() {
+        [] => Ok(None),
+        [one] => {
+            let wrong = |message| Error::new(Kind::InvalidField, message).param(WAIT);
+            drain_wait(one).map(Some).map_err(wrong)
+        }
+        _ => Err(Error::new(Kind::InvalidField, "`wait_ms` in the query: expected once").param(WAIT)),
+    }
+}
+
+/// Refuses what is left of a query: nothing there is passed over.
+fn refuse_query(rest: &str, expected: &str) -> Result<(), Error> {
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let said = printable(rest);
+    let message =
+        format!("`{said}` in the query: expected {expected}; type, instances and fleet belong into the body");
+    Err(Error::new(Kind::InvalidField, message))
 }
 
 /// Engines that are asked until they answer, or are removed, and how many ask each.
@@ -224,6 +251,18 @@ impl ServedFleet {
             true => "it still had requests",
             false => "prompts under way still wanted a decoder",
         }
+    }
+
+    /// The reason why a removal has failed that was awaited for `limit`; None if the engine has
+    /// left.
+    fn removal_failure(&self, role: Role, engine: &Endpoint, limit: Duration) -> Option<String> {
+        if self.serves(role, engine) {
+            return Some(format!("`{engine}` was added again meanwhile, and serves"));
+        }
+        let (cause, ms) = (self.busy_cause(engine), limit.as_millis());
+        self.any_drains(role, &[engine]).then(|| {
+            format!("`{engine}`: {cause} after {ms} ms (wait_ms); it gets no new ones, and leaves when they have ended")
+        })
     }
 
     /// True if any of these still has work and is to leave.
@@ -381,9 +420,15 @@ mod tests {
 
     #[test]
     fn wait_ms_is_parsed() {
-        let ms = |query| wait(query).map(|wait| wait.as_millis()).ok();
-        assert_eq!((ms(""), ms("x=1"), ms("x=1&wait_ms=250")), (Some(0), Some(0), Some(250)));
-        assert_eq!((ms("wait_ms=x"), ms("wait_ms=-1"), ms("wait_ms=3600001")), (None, None, None));
+        let ms =
+            |query| wait(query).map(|limit| limit.map(|limit| limit.as_millis())).map_err(|e| e.to_string());
+        assert_eq!((ms(""), ms("wait_ms=0"), ms("wait_ms=250")), (Ok(None), Ok(Some(0)), Ok(Some(250))));
+        for bad in ["wait_ms=x", "wait_ms=-1", "wait_ms=+1", "wait_ms=3600001", "wait_ms"] {
+            assert!(ms(bad).is_err_and(|told| told.contains("from 0 to 3600000")), "{bad}");
+        }
+        for bad in ["x=1", "wait_ms=1&x=1", "wait_ms=1&wait_ms=1"] {
+            assert!(ms(bad).is_err_and(|told| told.contains("in the query")), "{bad}");
+        }
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod passthrough_body;
 mod payload;
 mod plain_path;
 mod priority;
+mod queries;
 mod readiness;
 pub mod reference;
 mod refusal_votes;
