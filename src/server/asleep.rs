@@ -4,10 +4,11 @@
 //! With a time to drain, an engine first leaves its roles and finishes them, and comes back once it
 //! was woken and says itself that it neither sleeps nor pauses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -56,12 +57,24 @@ struct Absent {
     is_asleep: bool,
 }
 
+/// Word of an engine that is to be added, about itself.
+#[derive(Debug)]
+pub(super) enum OwnWord {
+    /// It does not list its models.
+    Silent,
+    /// It sleeps or pauses.
+    Rests,
+    /// It does not say that it rests. `was_asleep`: it did when it was asked, as far as was known.
+    Serves { was_asleep: bool },
+}
+
 /// Engines that are out of the choice until they are woken, and those that are on their way.
 #[derive(Debug, Default)]
 pub struct Asleep {
     absent: Mutex<BTreeMap<Endpoint, Absent>>,
-    /// Engines that an order with a time to drain is carried out at. Another one waits for its end.
-    under_way: Mutex<BTreeSet<Endpoint>>,
+    /// Engines that an order with a time to drain is carried out at, true once they have drained
+    /// and are told. Another order waits for its end.
+    under_way: Mutex<BTreeMap<Endpoint, bool>>,
 }
 
 /// An order with a time to drain, carried out at one engine; its end lets the next one begin.
@@ -97,7 +110,8 @@ impl Asleep {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn under_way(&self) -> MutexGuard<'_, BTreeSet<Endpoint>> {
+    /// Never taken by who has the list of those that are absent.
+    fn under_way(&self) -> MutexGuard<'_, BTreeMap<Endpoint, bool>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,14 +121,52 @@ impl Asleep {
         self.all().values().filter(has).map(|it| it.rested.clone()).collect()
     }
 
-    /// Forgets an engine: an operator added or removed it. True if it was asleep.
-    pub(super) fn forget(&self, engine: &Endpoint) -> bool {
-        self.all().remove(engine).is_some()
+    /// Number of those that had this role and sleep.
+    pub(super) fn count(&self, role: Role) -> usize {
+        let all = self.all();
+        all.values().filter(|it| it.is_asleep && it.rested.roles.contains(&role)).count()
+    }
+
+    /// True if this engine had this role and sleeps, or is on its way.
+    pub(super) fn has(&self, role: Role, engine: &Endpoint) -> bool {
+        self.all().get(engine).is_some_and(|it| it.rested.roles.contains(&role))
+    }
+
+    fn sleeps(&self, engine: &Endpoint) -> bool {
+        self.all().get(engine).is_some_and(|it| it.is_asleep)
+    }
+
+    /// Keeps an engine out of a role until it is woken.
+    fn keep_out(&self, instance: Arc<Instance>, role: Role) {
+        let mut all = self.all();
+        let rested = Rested { instance: instance.clone(), roles: Vec::new() };
+        let absent = all.entry(instance.endpoint().clone()).or_insert(Absent { rested, is_asleep: true });
+        if !absent.rested.roles.contains(&role) {
+            absent.rested.roles.push(role);
+        }
+    }
+
+    /// Forgets a role of an engine: an operator removed it there. True if it was asleep.
+    pub(super) fn forget(&self, role: Role, engine: &Endpoint) -> bool {
+        let mut all = self.all();
+        let Some(absent) = all.get_mut(engine) else { return false };
+        let before = absent.rested.roles.len();
+        absent.rested.roles.retain(|it| *it != role);
+        let (is_known, is_gone) = (absent.rested.roles.len() < before, absent.rested.roles.is_empty());
+        if is_gone {
+            all.remove(engine);
+        }
+        is_known
     }
 
     /// True while an order with a time to drain is carried out at an engine.
     pub(super) fn is_ordered(&self, engine: &Endpoint) -> bool {
-        self.under_way().contains(engine)
+        self.under_way().contains_key(engine)
+    }
+
+    /// True while an engine that has drained for such an order is told.
+    pub(super) fn is_told(&self, engine: &Endpoint) -> bool {
+        self.under_way().get(engine) == Some(&true)
     }
 
     fn fell_asleep(&self, engine: &Endpoint) {
@@ -146,7 +198,7 @@ impl ServedFleet {
         limit: Duration,
     ) -> Result<DrainedOrder<'a>, String> {
         let (engine, until) = (instance.endpoint(), Instant::now() + limit);
-        while !self.asleep.under_way().insert(engine.clone()) {
+        while !self.begin_order(engine) {
             if Instant::now() >= until {
                 return Err(format!(
                     "another order with drain_ms was still under way after {} ms (drain_ms)",
@@ -176,11 +228,48 @@ impl ServedFleet {
             return Err(format!("{cause} after {} ms (drain_ms)", limit.as_millis()));
         }
         let is_wanted = || roles.iter().any(|role| members.is_wanted(*role, engine));
-        if order.has_left && !(self.asleep.all().contains_key(engine) && is_wanted()) {
-            self.asleep.forget(engine);
+        let is_free = || !order.has_left || self.asleep.all().contains_key(engine) && is_wanted();
+        if !self.begin_telling(engine, is_free) {
+            self.take_back(engine);
             return Err("it was added, removed or woken while it drained".to_owned());
         }
         Ok(order)
+    }
+
+    /// Begins an order with a time to drain. False if one is under way at this engine.
+    fn begin_order(&self, engine: &Endpoint) -> bool {
+        let mut under_way = self.asleep.under_way();
+        !under_way.contains_key(engine) && under_way.insert(engine.clone(), false).is_none()
+    }
+
+    /// Notes that an engine is told from now on, if it may be; no addition comes in between.
+    fn begin_telling(&self, engine: &Endpoint, may_be: impl FnOnce() -> bool) -> bool {
+        let mut under_way = self.asleep.under_way();
+        let begins = may_be();
+        if begins {
+            under_way.insert(engine.clone(), true);
+        }
+        begins
+    }
+
+    /// Takes in an engine that an operator adds and that lists its models. One that rests stays out
+    /// until it is woken; so does one that was told to rest since it was asked.
+    pub(super) fn take_in(&self, role: Role, engine: &Endpoint, word: &OwnWord) {
+        // No order begins to tell it before this is done.
+        let under_way = self.asleep.under_way();
+        let is_told = under_way.get(engine) == Some(&true);
+        let fell_asleep = match word {
+            OwnWord::Serves { was_asleep } => !was_asleep && self.asleep.sleeps(engine),
+            OwnWord::Silent | OwnWord::Rests => true,
+        };
+        let members = &self.relay.fleet;
+        if is_told || fell_asleep {
+            self.asleep.keep_out(members.add_aside(role, engine), role);
+        } else {
+            self.take_back(engine);
+            members.add(role, engine.clone());
+        }
+        drop(under_way);
     }
 
     /// Takes an engine in again that left its roles, unless an operator has changed it since, or
@@ -197,26 +286,50 @@ impl ServedFleet {
         if !self.asleep.all().contains_key(engine) || !self.is_awake(engine).await {
             return;
         }
-        // Somebody else may have woken it, or taken it out, while it was asked.
-        self.take_back(engine);
+        // Somebody else may have woken it, or taken it out, or told it to rest, while it was asked.
+        let under_way = self.asleep.under_way();
+        if under_way.get(engine) != Some(&true) {
+            self.take_back(engine);
+        }
+        drop(under_way);
     }
 
     async fn is_awake(&self, engine: &Endpoint) -> bool {
-        let access = self.access.now();
-        for (path, member) in STATES {
-            let call = authorized(self.control.get(engine.url(path)), access.authorization.as_ref());
-            let answer = exchange(call.timeout(access.probe_time), access.probe_time, STATE_BYTES).await;
-            match answer {
-                Ok((StatusCode::OK, body)) => {
-                    let told: Value = serde_json::from_slice(&body).unwrap_or_default();
-                    if told.get(member).and_then(Value::as_bool) == Some(true) {
-                        return false;
-                    }
-                }
-                Ok((StatusCode::NOT_FOUND, _)) => {}
-                _ => return false,
-            }
+        self.rests(engine).await == Some(false) && self.answers(engine).await
+    }
+
+    /// Asks an engine that is to be added what it is.
+    pub(super) async fn own_word(&self, engine: &Endpoint) -> OwnWord {
+        if !self.answers(engine).await {
+            return OwnWord::Silent;
         }
-        self.answers(engine).await
+        let was_asleep = self.asleep.sleeps(engine);
+        match self.rests(engine).await {
+            Some(true) => OwnWord::Rests,
+            _ => OwnWord::Serves { was_asleep },
+        }
+    }
+
+    /// True if an engine says that it sleeps or pauses; None if it does not tell.
+    async fn rests(&self, engine: &Endpoint) -> Option<bool> {
+        let told = join_all(STATES.map(|(path, member)| self.ask_state(engine, path, member))).await;
+        match told.contains(&Some(true)) {
+            true => Some(true),
+            false => told.into_iter().collect::<Option<Vec<bool>>>().map(|_| false),
+        }
+    }
+
+    /// Answer of an engine to one of [`STATES`]; None if it has none.
+    async fn ask_state(&self, engine: &Endpoint, path: &str, member: &str) -> Option<bool> {
+        let access = self.access.now();
+        let call = authorized(self.control.get(engine.url(path)), access.authorization.as_ref());
+        match exchange(call.timeout(access.probe_time), access.probe_time, STATE_BYTES).await {
+            Ok((StatusCode::OK, body)) => {
+                let told: Value = serde_json::from_slice(&body).unwrap_or_default();
+                Some(told.get(member).and_then(Value::as_bool) == Some(true))
+            }
+            Ok((StatusCode::NOT_FOUND, _)) => Some(false),
+            _ => None,
+        }
     }
 }

@@ -14,7 +14,6 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use crate::dialect::guard;
@@ -22,7 +21,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::server::asleep::{self, Rested};
 use crate::server::fleets::ServedFleet;
-use crate::server::instances::DRAIN_WAIT;
+use crate::server::queries::{NamedPairs, drain_wait, value_of};
 use crate::server::{Gateway, body, instances, printable, reply};
 use crate::tokenization::exchange::{authorized, exchange};
 
@@ -260,29 +259,6 @@ fn members(fleet: &ServedFleet, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>
     all
 }
 
-/// Pairs of a query that have one name, and the query without them.
-struct NamedPairs<'a> {
-    named: Vec<&'a str>,
-    rest: String,
-}
-
-impl NamedPairs<'_> {
-    fn of<'a>(query: &'a str, name: &str) -> NamedPairs<'a> {
-        let has_name = |pair: &&str| {
-            let key = pair.split_once('=').map_or(*pair, |(key, _)| key);
-            percent_decode_str(key).eq(name.bytes())
-        };
-        let (named, rest): (Vec<&str>, Vec<&str>) =
-            query.split('&').filter(|pair| !pair.is_empty()).partition(has_name);
-        NamedPairs { named, rest: rest.join("&") }
-    }
-}
-
-/// The value of a pair of a query; nothing where it has none.
-fn value_of(pair: &str) -> &str {
-    pair.split_once('=').map_or("", |(_, value)| value)
-}
-
 /// A query without the time for which engines drain.
 struct DrainQuery {
     limit: Option<Duration>,
@@ -293,18 +269,14 @@ impl DrainQuery {
     /// Reads `drain_ms`, which orders have after which an engine serves nothing.
     fn read(path: &str, query: &str) -> Result<DrainQuery, Error> {
         let NamedPairs { named, rest } = NamedPairs::of(query, DRAIN);
-        let wrong = |message: String| Error::new(Kind::InvalidField, message).param("drain_ms");
-        let value = match named.as_slice() {
-            [] => return Ok(DrainQuery { limit: None, rest }),
-            [one] if asleep::rests(path) => value_of(one),
-            [_] => return Err(wrong(format!("{path} drains nothing: leave it out"))),
-            _ => return Err(wrong("expected once".to_owned())),
-        };
-        let limit = value.parse().ok().map(Duration::from_millis).filter(|limit| *limit <= DRAIN_WAIT);
-        let most_ms = DRAIN_WAIT.as_millis();
-        match limit {
-            Some(limit) => Ok(DrainQuery { limit: Some(limit), rest }),
-            None => Err(wrong(format!("expected a number of milliseconds from 0 to {most_ms}"))),
+        let wrong = |message: String| Error::new(Kind::InvalidField, message).param(DRAIN);
+        match named.as_slice() {
+            [] => Ok(DrainQuery { limit: None, rest }),
+            [one] if asleep::rests(path) => {
+                Ok(DrainQuery { limit: Some(drain_wait(one).map_err(wrong)?), rest })
+            }
+            [_] => Err(wrong(format!("{path} drains nothing: leave it out"))),
+            _ => Err(wrong("expected once".to_owned())),
         }
     }
 }
@@ -327,8 +299,7 @@ impl FleetQuery {
             let message = format!("`{said}` in the query: expected fleet=NAME once");
             return Err(Error::new(Kind::InvalidField, message).param("fleet"));
         }
-        let name = |pair: &&str| percent_decode_str(value_of(pair)).decode_utf8_lossy().into_owned();
-        Ok(FleetQuery { fleet: named.first().map(name), rest })
+        Ok(FleetQuery { fleet: named.first().map(|pair| value_of(pair)), rest })
     }
 }
 
@@ -359,13 +330,14 @@ impl FleetTarget {
 /// The roles that a query names, and the query without them, with its question mark.
 fn roles(query: &str) -> Result<(&'static [Role], String), Error> {
     let NamedPairs { named, rest } = NamedPairs::of(query, ROLE);
-    let roles: &[Role] = match named.as_slice() {
-        [] | ["role=all"] => &Role::ALL,
-        ["role=prefill"] => &[Role::Prefill],
-        ["role=decode"] => &[Role::Decode],
-        ["role=encode"] => &[Role::Encode],
-        other => {
-            let said = printable(&other.join("&"));
+    let values: Vec<String> = named.iter().map(|pair| value_of(pair)).collect();
+    let roles: &[Role] = match values.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] | ["all"] => &Role::ALL,
+        ["prefill"] => &[Role::Prefill],
+        ["decode"] => &[Role::Decode],
+        ["encode"] => &[Role::Encode],
+        _ => {
+            let said = printable(&named.join("&"));
             let message = format!(
                 "`{said}` in the query: expected role=prefill, role=decode, role=encode or role=all, once"
             );
@@ -421,6 +393,7 @@ mod tests {
         assert_eq!(read("level=1"), Some((3, "?level=1".to_owned())));
         assert_eq!(read("role=all&level=1"), Some((3, "?level=1".to_owned())));
         assert_eq!(read("tags=a&role=decode&tags=b"), Some((1, "?tags=a&tags=b".to_owned())));
+        assert_eq!(read("role=%64ecode"), Some((1, String::new())));
         for bad in ["role=", "role=x", "role=prefill&role=decode", "role=Decode"] {
             let error = roles(bad).unwrap_err().to_string();
             assert!(
@@ -452,11 +425,13 @@ mod tests {
             read("/sleep", "level=1&drain_ms=500&role=all").unwrap(),
             (Some(500), "level=1&role=all".to_owned())
         );
+        assert_eq!(read("/sleep", "drain%5Fms=%35").unwrap(), (Some(5), String::new()));
         for (path, query) in [
             ("/sleep", "drain_ms="),
             ("/sleep", "drain_ms"),
             ("/sleep", "level=1&drain%5Fms=x"),
             ("/sleep", "drain_ms=3600001"),
+            ("/sleep", "drain_ms=+5"),
             ("/sleep", "drain_ms=1&drain_ms=1"),
             ("/wake_up", "drain_ms=1"),
         ] {

@@ -1,9 +1,7 @@
 //! `/instances/add` and `/instances/remove`, as the reference proxy has them; `DELETE /instances`
 //! is the same as the latter.
 //!
-//! A new engine is asked for its models first. One that answers joins at once; one that does not
-//! (it may still be loading its weights) is asked again in the background, `fleet.probe_attempts`
-//! times.
+//! `server/joining.rs` asks a new engine what it is before it joins.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +12,24 @@ use axum::extract::{Request, State};
 use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::fleet::{Removal, Role};
 use crate::server::fleets::ServedFleet;
-use crate::server::{Gateway, auth, body, reply};
+use crate::server::joining::join;
+use crate::server::queries::{NamedPairs, drain_wait};
+use crate::server::{Gateway, auth, body, printable, reply};
 
 /// Pause between looks at engines that drain.
 pub(super) const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// Longest time for which a caller may wait until engines have drained.
 pub(super) const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
+
+/// Member of a removal's query: the time to wait.
+const WAIT: &str = "wait_ms";
 
 /// A change with its list of engines.
 const CHANGE_BYTES: usize = 64 << 10;
@@ -53,14 +54,17 @@ enum OneOrMany {
 }
 
 /// A change of a fleet's members.
-struct FleetChange {
-    fleet: Arc<ServedFleet>,
-    role: Role,
-    endpoints: Vec<Endpoint>,
+pub(super) struct FleetChange {
+    pub(super) fleet: Arc<ServedFleet>,
+    pub(super) role: Role,
+    pub(super) endpoints: Vec<Endpoint>,
 }
 
 /// Adds engines to a fleet.
 pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    if let Err(refusal) = refuse_query(request.uri().query().unwrap_or_default(), "none") {
+        return reply::error(&refusal);
+    }
     let change = match read_change(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
@@ -81,8 +85,9 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
     if let Some(refusal) = change.endpoints.iter().find_map(|it| fleet.moves.make_way(it)) {
         return reply::error(&refusal);
     }
-    for endpoint in &change.endpoints {
-        fleet.asleep.forget(endpoint);
+    if let Some(told) = change.endpoints.iter().find(|it| fleet.asleep.is_told(it)) {
+        let message = format!("`{told}` is told to rest by another order (drain_ms): wait for its end");
+        return reply::error(&Error::new(Kind::InvalidField, message).param("instances"));
     }
     // In a task of its own: a caller that hangs up must not leave half of its list undone.
     let joining = gateway.tasks.spawn(join(gateway.clone(), change));
@@ -117,44 +122,8 @@ fn refuse_stranger(gateway: &Gateway, change: &FleetChange) -> Option<Error> {
     Some(Error::new(Kind::AdminKeyNeeded, message).param("instances"))
 }
 
-async fn join(gateway: Arc<Gateway>, change: FleetChange) -> String {
-    let FleetChange { fleet, role, endpoints } = change;
-    let mut asked = JoinSet::new();
-    for (position, endpoint) in endpoints.into_iter().enumerate() {
-        let fleet = fleet.clone();
-        // Before it is asked, which takes time: who takes it out in between has the last word.
-        fleet.waiting.note(role, &endpoint);
-        asked.spawn(async move { (position, fleet.answers(&endpoint).await, endpoint) });
-    }
-    let mut answers = asked.join_all().await;
-    answers.sort_by_key(|(position, ..)| *position);
-    let (mut added, mut waiting) = (Vec::new(), Vec::new());
-    for (_, answers, endpoint) in answers {
-        let name = endpoint.to_string();
-        if answers {
-            if fleet.waiting.forget(role, &endpoint) {
-                fleet.relay.fleet.add(role, endpoint.clone());
-            }
-            if fleet.serves(role, &endpoint) {
-                added.push(name);
-            }
-        } else if let Some(askers) = fleet.waiting.askers(role, &endpoint) {
-            match askers {
-                1 => {
-                    let stop = gateway.stop.clone();
-                    drop(gateway.tasks.spawn(keep_asking(fleet.clone(), stop, role, endpoint)));
-                }
-                _ => fleet.waiting.give_up(role, &endpoint),
-            }
-            waiting.push(name);
-        }
-    }
-    let done = format!("add {} instances", role.name());
-    message(&done, &added, "waiting to be added", &waiting)
-}
-
 /// Removes engines; those with work left drain first. With `?wait_ms=`, the answer comes when they
-/// have, or after that time.
+/// have, or after that time, as an error.
 pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let wait = match wait(request.uri().query().unwrap_or_default()) {
         Ok(wait) => wait,
@@ -175,50 +144,52 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     }
     let mut known: Vec<&Endpoint> = Vec::new();
     for endpoint in &endpoints {
-        let waited = fleet.waiting.forget(role, endpoint) | fleet.asleep.forget(endpoint);
+        let waited = fleet.waiting.forget(role, endpoint) | fleet.asleep.forget(role, endpoint);
         if fleet.relay.fleet.remove(role, endpoint) != Removal::Unknown || waited {
             known.push(endpoint);
         }
     }
-    fleet.drained(&[role], &known, wait).await;
+    if let Some(limit) = wait {
+        fleet.drained(&[role], &known, limit).await;
+        let failures: Vec<String> =
+            known.iter().filter_map(|it| fleet.removal_failure(role, it, limit)).collect();
+        if !failures.is_empty() {
+            fleet.relay.fleet.show(&fleet.relay.meters);
+            return reply::error(&Error::new(Kind::EngineFailed, failures.join("; ")));
+        }
+    }
     let (draining, removed): (Vec<_>, Vec<_>) =
         known.into_iter().partition(|it| fleet.any_drains(role, &[it]));
     let [draining, removed] =
         [draining, removed].map(|side| side.into_iter().map(Endpoint::to_string).collect::<Vec<_>>());
     let done = format!("remove {} instances", role.name());
-    changed(&fleet, message(&done, &removed, "isolated and waiting to be removed", &draining))
+    let later = [Later { engines: &draining, state: "isolated and waiting to be removed" }];
+    changed(&fleet, message(&done, &removed, &later))
 }
 
-/// Time for which the caller wants to wait.
-fn wait(query: &str) -> Result<Duration, Error> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("wait_ms="));
-    let ms = value.map_or(Ok(0), str::parse::<u64>);
-    let fits = ms.ok().map(Duration::from_millis).filter(|wait| *wait <= DRAIN_WAIT);
-    let most_ms = DRAIN_WAIT.as_millis();
-    let error = || {
-        let message = format!("expected a number of milliseconds from 0 to {most_ms}");
-        Error::new(Kind::InvalidField, message).param("wait_ms")
-    };
-    fits.ok_or_else(error)
-}
-
-async fn keep_asking(fleet: Arc<ServedFleet>, stop: CancellationToken, role: Role, endpoint: Endpoint) {
-    for _ in 0..fleet.access.now().probe_attempts {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = sleep(fleet.access.now().probe_interval) => {}
+/// Time for which the caller of a removal wants to wait; None if it does not.
+fn wait(query: &str) -> Result<Option<Duration>, Error> {
+    let NamedPairs { named, rest } = NamedPairs::of(query, WAIT);
+    refuse_query(&rest, "wait_ms=MILLISECONDS alone")?;
+    match named.as_slice() {
+        [] => Ok(None),
+        [one] => {
+            let wrong = |message| Error::new(Kind::InvalidField, message).param(WAIT);
+            drain_wait(one).map(Some).map_err(wrong)
         }
-        if fleet.waiting.askers(role, &endpoint).is_none() {
-            return;
-        }
-        if fleet.answers(&endpoint).await && fleet.waiting.forget(role, &endpoint) {
-            tracing::info!(role = role.name(), engine = %endpoint, "added");
-            fleet.relay.fleet.add(role, endpoint);
-            return;
-        }
+        _ => Err(Error::new(Kind::InvalidField, "`wait_ms` in the query: expected once").param(WAIT)),
     }
-    fleet.waiting.give_up(role, &endpoint);
-    tracing::warn!(role = role.name(), engine = %endpoint, "given up: it never answered /v1/models");
+}
+
+/// Refuses what is left of a query: nothing there is passed over.
+fn refuse_query(rest: &str, expected: &str) -> Result<(), Error> {
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let said = printable(rest);
+    let message =
+        format!("`{said}` in the query: expected {expected}; type, instances and fleet belong into the body");
+    Err(Error::new(Kind::InvalidField, message))
 }
 
 /// Engines that are asked until they answer, or are removed, and how many ask each.
@@ -231,12 +202,12 @@ impl Waiting {
     }
 
     /// One more asks.
-    fn note(&self, role: Role, endpoint: &Endpoint) {
+    pub(super) fn note(&self, role: Role, endpoint: &Endpoint) {
         *self.all().entry((role, endpoint.clone())).or_default() += 1;
     }
 
     /// One asks no more; the others go on.
-    fn give_up(&self, role: Role, endpoint: &Endpoint) {
+    pub(super) fn give_up(&self, role: Role, endpoint: &Endpoint) {
         let (mut all, key) = (self.all(), (role, endpoint.clone()));
         if let Some(askers) = all.get_mut(&key) {
             *askers -= 1;
@@ -247,12 +218,12 @@ impl Waiting {
     }
 
     /// Number of callers that wait for it; `None` where it has joined, or was removed.
-    fn askers(&self, role: Role, endpoint: &Endpoint) -> Option<usize> {
+    pub(super) fn askers(&self, role: Role, endpoint: &Endpoint) -> Option<usize> {
         self.all().get(&(role, endpoint.clone())).copied()
     }
 
     /// Nobody asks any more. `true` when somebody did.
-    fn forget(&self, role: Role, endpoint: &Endpoint) -> bool {
+    pub(super) fn forget(&self, role: Role, endpoint: &Endpoint) -> bool {
         self.all().remove(&(role, endpoint.clone())).is_some()
     }
 }
@@ -280,6 +251,18 @@ impl ServedFleet {
             true => "it still had requests",
             false => "prompts under way still wanted a decoder",
         }
+    }
+
+    /// The reason why a removal has failed that was awaited for `limit`; None if the engine has
+    /// left.
+    fn removal_failure(&self, role: Role, engine: &Endpoint, limit: Duration) -> Option<String> {
+        if self.serves(role, engine) {
+            return Some(format!("`{engine}` was added again meanwhile, and serves"));
+        }
+        let (cause, ms) = (self.busy_cause(engine), limit.as_millis());
+        self.any_drains(role, &[engine]).then(|| {
+            format!("`{engine}`: {cause} after {ms} ms (wait_ms); it gets no new ones, and leaves when they have ended")
+        })
     }
 
     /// True if any of these still has work and is to leave.
@@ -392,15 +375,21 @@ fn changed(fleet: &ServedFleet, message: String) -> Response<Body> {
     reply::json(StatusCode::OK, text.to_string())
 }
 
+/// Engines with which something is still to come.
+pub(super) struct Later<'a> {
+    pub(super) engines: &'a [String],
+    pub(super) state: &'static str,
+}
+
 /// Text of the work that is done and that is still to come, in the reference's sentences; empty
 /// parts are left out.
-fn message(done: &str, at_once: &[String], state: &str, later: &[String]) -> String {
+pub(super) fn message(done: &str, at_once: &[String], later: &[Later<'_>]) -> String {
     let mut sentences = Vec::new();
-    if !at_once.is_empty() || later.is_empty() {
-        sentences.push(format!("{done}: {}.", python_list(at_once)));
-    }
-    if !later.is_empty() {
-        sentences.push(format!("Instances {} are {state}.", python_list(later)));
+    let still_to_come = later.iter().filter(|it| !it.engines.is_empty());
+    sentences
+        .extend(still_to_come.map(|it| format!("Instances {} are {}.", python_list(it.engines), it.state)));
+    if !at_once.is_empty() || sentences.is_empty() {
+        sentences.insert(0, format!("{done}: {}.", python_list(at_once)));
     }
     sentences.join(" ")
 }
@@ -431,9 +420,15 @@ mod tests {
 
     #[test]
     fn wait_ms_is_parsed() {
-        let ms = |query| wait(query).map(|wait| wait.as_millis()).ok();
-        assert_eq!((ms(""), ms("x=1"), ms("x=1&wait_ms=250")), (Some(0), Some(0), Some(250)));
-        assert_eq!((ms("wait_ms=x"), ms("wait_ms=-1"), ms("wait_ms=3600001")), (None, None, None));
+        let ms =
+            |query| wait(query).map(|limit| limit.map(|limit| limit.as_millis())).map_err(|e| e.to_string());
+        assert_eq!((ms(""), ms("wait_ms=0"), ms("wait_ms=250")), (Ok(None), Ok(Some(0)), Ok(Some(250))));
+        for bad in ["wait_ms=x", "wait_ms=-1", "wait_ms=+1", "wait_ms=3600001", "wait_ms"] {
+            assert!(ms(bad).is_err_and(|told| told.contains("from 0 to 3600000")), "{bad}");
+        }
+        for bad in ["x=1", "wait_ms=1&x=1", "wait_ms=1&wait_ms=1"] {
+            assert!(ms(bad).is_err_and(|told| told.contains("in the query")), "{bad}");
+        }
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Gateway {
     }
 
     /// State of a role, likewise.
-    fn role_state(&self, role: Role) -> EngineState {
+    pub(super) fn role_state(&self, role: Role) -> EngineState {
         state_of_several(self.fleets().iter().map(|fleet| fleet.relay.fleet.state_counts(role).role()))
     }
 
@@ -126,7 +126,11 @@ impl ServedFleet {
         let (who, all, down) = (role.who(), counts.serving(), counts.down);
         match counts.role() {
             EngineState::Draining => format!("every {who} is draining"),
-            EngineState::Down if all == 0 => format!("there is no {who}"),
+            EngineState::Down if all == 0 => match self.asleep.count(role) {
+                0 => format!("there is no {who}"),
+                1 => format!("there is no {who}: 1 is asleep by order"),
+                more => format!("there is no {who}: {more} are asleep by order"),
+            },
             EngineState::Down if self.refuse_the_key(role) => {
                 format!("every {who} refuses the gateway's key: see engine.api_key, and the log")
             }

@@ -65,9 +65,11 @@ pub(super) fn parameter(query: Query) -> Value {
             ("fleet", "The fleet that is meant, where there are several.", json!({ "type": "string" }))
         }
         Query::DrainMs => ("drain_ms", "Time for which engines first end their requests, ms.", number),
-        Query::WaitMs => {
-            ("wait_ms", "Time for which the answer waits until engines are drained, ms.", number)
-        }
+        Query::WaitMs => (
+            "wait_ms",
+            "Time for which the answer waits until engines are drained, ms; else it is 502.",
+            number,
+        ),
         Query::Path => (
             "path",
             "The path that the body would be sent to.",

@@ -19,7 +19,6 @@ use crate::route::shared::message::ReplicaId;
 use crate::server::fleets::{Fleets, ServedFleet};
 use crate::server::operator_access::ListenerScope;
 use crate::server::page::{decisions, guarded, loads, served};
-use crate::server::readiness::state_of_several;
 use crate::server::{Gateway, instances, reply};
 
 /// The shape of the answer.
@@ -79,11 +78,12 @@ fn now(gateway: &Arc<Gateway>, takes_requests: bool) -> Value {
         "recent": recent(gateway),
         "beliefs": beliefs(first),
         "share": share(first),
-        "roles": roles(&fleets),
+        "roles": roles(gateway),
         "loads": loads::loads(&fleets),
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
         "moves": fleets.iter().flat_map(|fleet| fleet.moves.to_json()).collect::<Vec<_>>(),
+        "asleep": fleets.iter().flat_map(|fleet| fleet.asleep.to_json()).collect::<Vec<_>>(),
         "pools": fleets.iter().filter_map(|fleet| pool(&fleet.relay)).collect::<Vec<_>>(),
         "decisions": decisions.iter().map(decisions::decision).collect::<Vec<_>>(),
     });
@@ -260,16 +260,15 @@ fn engine(gateway: &Gateway, member: &FleetMember, backlog_ms: Option<f64>) -> V
     })
 }
 
-/// States of the roles that have members; of several fleets, `degraded` where they differ.
-fn roles(fleets: &Fleets) -> Value {
-    let state = |role| {
-        let counts = fleets.iter().map(|fleet| fleet.relay.fleet.state_counts(role));
-        let known = counts.filter(|counts| *counts != StateCounts::default());
-        let mut states = known.map(|counts| counts.role()).peekable();
-        states.peek().is_some().then(|| state_of_several(states))
-    };
-    let states = Role::ALL.iter().filter_map(|role| Some((role.name().to_owned(), state(*role)?)));
-    states.map(|(role, state)| (role, json!(state.name()))).collect()
+/// States of the roles, that of encoders only where there are some.
+fn roles(gateway: &Gateway) -> Value {
+    let fleets = gateway.fleets();
+    let has_encoders = fleets.iter().any(|fleet| {
+        fleet.relay.fleet.state_counts(Role::Encode) != StateCounts::default()
+            || fleet.asleep.count(Role::Encode) > 0
+    });
+    let shown = Role::ALL.into_iter().filter(|role| *role != Role::Encode || has_encoders);
+    shown.map(|role| (role.name().to_owned(), json!(gateway.role_state(role).name()))).collect()
 }
 
 /// State of its breaker in one word, the gravest first.

@@ -320,10 +320,11 @@ const MOVES = {
   lost: 'is in neither role',
 };
 
-function showMoves(moves) {
-  $('moves').hidden = moves.length === 0;
+function showMoves(moves, asleep) {
+  $('moves').hidden = moves.length + asleep.length === 0;
   const told = moves.map(it => `${it.instance}, on its way from ${it.from} to ${it.to}, ${MOVES[it.step] || it.step}${it.cause ? `: ${it.cause}` : ''}.`);
-  text($('moves'), told.join(' '));
+  const resting = asleep.map(it => `${it.instance} (${it.roles.join(', ')}) is asleep by order.`);
+  text($('moves'), told.concat(resting).join(' '));
 }
 
 function show(now) {
@@ -344,7 +345,7 @@ function show(now) {
   showEngines(now.engines);
   $('left-out').hidden = now.engines_left_out === 0;
   text($('left-out'), `${count(now.engines_left_out)} more engines are not shown.`);
-  showMoves(now.moves || []);
+  showMoves(now.moves || [], now.asleep || []);
   showGateways(now);
   showPools(now.pools);
   text($('decisions').caption.querySelector('.count'), now.decisions.length ? `${now.decisions.length}, newest first` : '');

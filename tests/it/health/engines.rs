@@ -140,7 +140,11 @@ async fn a_deleted_engine_finishes_its_own_work_and_the_caller_may_wait() {
     let delete =
         |path: &str| String::from_utf8(post(path, &body)).unwrap().replacen("POST", "DELETE", 1).into_bytes();
     let raw = stage.send(&delete("/instances?wait_ms=100")).await;
+    let late = raw.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(raw.status, 502, "{late}");
+    assert!(late.contains(&format!("`{busy}`: it still had requests after 100 ms (wait_ms)")), "{late}");
     let message = format!("Instances ['{busy}'] are isolated and waiting to be removed.");
+    let raw = stage.send(&delete("/instances")).await;
     assert_eq!((raw.status, raw.json()["message"].as_str()), (200, Some(message.as_str())));
     assert_eq!(stage.get("/status").await.json()["prefill_draining_nodes"], json!([busy.to_string()]));
     assert_eq!(member(stage.gateway, "prefill", busy).await["draining"], true);

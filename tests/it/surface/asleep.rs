@@ -18,7 +18,7 @@ use super::{CHAT, change, chat, name};
 const MODELS: &str = r#"{"object":"list","data":[{"id":"sim","object":"model"}]}"#;
 
 /// Answers as vLLM 0.32 with `VLLM_SERVER_DEV_MODE` does. `refuses`: it can't sleep.
-async fn vllm(refuses: bool) -> RawEngine {
+pub async fn vllm(refuses: bool) -> RawEngine {
     let [sleeps, pauses] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     RawEngine::start(move |asked| match (asked.path(), asked.target.contains("tags=weights")) {
         ("/sleep", _) if refuses => answer(500, r#"{"error":"no"}"#),
@@ -48,7 +48,7 @@ async fn vllm(refuses: bool) -> RawEngine {
 }
 
 /// Counts of prefillers, decoders and engines that sleep.
-async fn counts(front: &Front) -> [usize; 3] {
+pub async fn counts(front: &Front) -> [usize; 3] {
     let told = front.get("/instances").await.json();
     let of = |list: &str, role: &str| {
         let all: Vec<Value> = serde_json::from_value(told[list].clone()).unwrap();

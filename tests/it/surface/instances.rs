@@ -1,5 +1,7 @@
 //! Engines that come and go while it runs.
 
+use std::pin::pin;
+
 use pd_proxy::config::Secret;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,6 +12,7 @@ use crate::common::place;
 use crate::common::stage::{Script, Stage, fast, slow};
 use crate::common::time::eventually;
 
+use super::moves::busy_decoder;
 use super::{CHAT, change, chat, count, lone, name, remove_all};
 
 #[tokio::test]
@@ -194,5 +197,49 @@ async fn an_instance_that_is_removed_finishes_its_work() {
     assert_eq!((count(&stage.decoders[at]), count(&stage.decoders[other])), (0, 4));
     let raw = client::read(&mut socket).await;
     assert!(raw.complete && raw.done(), "{}", raw.text());
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn removal_that_is_awaited_fails_where_the_engine_is_added_again() {
+    let (stage, mut socket, at) = busy_decoder().await;
+    let leaving = name(&stage.decoders[at]);
+    let body = change("decode", json!(leaving));
+    let told = post("/instances/remove?wait_ms=600000", &body);
+    let mut order = pin!(client::send(stage.gateway, &told));
+    let drains = async || stage.get("/instances").await.text().contains("\"draining\":true");
+    tokio::select! {
+        raw = &mut order => panic!("it still has a request: {}", raw.text()),
+        () = eventually("it drains", drains) => {}
+    }
+    assert_eq!(stage.post("/instances/add", &body).await.status, 200);
+    let raw = order.await;
+    let message = raw.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(raw.status, 502, "{}", raw.text());
+    assert!(message.contains(&format!("`{leaving}` was added again")), "{message}");
+    let stream = client::read(&mut socket).await;
+    assert!(stream.complete && stream.done(), "{}", stream.text());
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn change_refuses_queries_that_mean_nothing() {
+    let stage = Stage::new().await;
+    let body = change("decode", json!(name(&stage.decoders[0])));
+    for (target, param) in [
+        ("/instances/remove?drain_ms=5000", "drain_ms"),
+        ("/instances/remove?wait=1", "wait"),
+        ("/instances/remove?wait_ms=1&wait_ms=2", "wait_ms"),
+        ("/instances/remove?wait_ms=1&fleet=x", "fleet"),
+        ("/instances/add?wait_ms=1", "wait_ms"),
+    ] {
+        let raw = stage.post(target, &body).await;
+        let told = raw.json()["error"].clone();
+        assert_eq!(raw.status, 400, "{target}: {told}");
+        assert!(told["message"].as_str().unwrap().contains(&format!("`{param}")), "{target}: {told}");
+    }
+    assert_eq!(stage.get("/status").await.json()["decode_node_count"], 2, "nothing was done");
+    let raw = stage.post("/instances/remove?wait%5Fms=%35000", &body).await;
+    assert_eq!(raw.status, 200, "{}", raw.text());
     stage.end().await;
 }

@@ -1,6 +1,7 @@
 //! Every route beside the two legs' own contract: what operators and their tools ask, what clients
 //! rarely ask.
 
+mod added_asleep;
 mod alone;
 mod asleep;
 mod cors;
