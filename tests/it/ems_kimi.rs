@@ -123,7 +123,8 @@ async fn pooled_tokens_of_the_guide_are_those_that_ems_has() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateway_of_the_guide_starts_without_the_model_s_files() {
     let site = Site::new(1, tempfile::tempdir().unwrap()).await;
-    let mut gateway = site.gateway(&[]);
+    let set = ["pool.deadline_ms=2000", "prompt.budget_ms=10000"];
+    let mut gateway = site.gateway(&set.map(|key| ["--set", key]).concat());
     let said = gateway.wait_for("prompts are tokenised by engines");
     assert!(said.contains("tokenizer.json: No such file"), "{said}");
     let address = gateway.address();

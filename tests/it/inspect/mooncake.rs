@@ -216,7 +216,7 @@ async fn a_master_of_ones_own_makes_trouble_when_it_is_told_to() {
     let address = said.split(" on ").nth(1).unwrap().split(',').next().unwrap();
     let masters = vec![Endpoint::parse(address).unwrap()];
     let time = std::time::Duration::from_millis(200);
-    let config = MooncakeConfig { masters, connect_time: time, patience: time, ..MooncakeConfig::default() };
+    let config = MooncakeConfig { masters, connect_time: time, ..MooncakeConfig::default() };
     let why = greet(config).await.unwrap_err().to_string();
     assert!(why.contains("no answer in 200 ms"), "{why}");
     let mut standby = Process::start(&[&line[..], &["--standby-of", "10.0.0.1:50051"]].concat(), &[]);
