@@ -1,17 +1,20 @@
 //! Images among texts, in virtual time: neither waits for the other more than its turn, and what
 //! is predicted of texts stays.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use pd_proxy::config::{Config, Tokens};
-use pd_proxy::sim::EngineSpec;
+use pd_proxy::config::{Bind, Config, Tokens};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, ObservedRequest};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::CHAT;
+use super::{CHAT, chat};
 use crate::common::memory::Memory;
-use crate::common::time::pass_until;
+use crate::common::stage::fast;
+use crate::common::time::{eventually, pass_until};
 
 /// Clients of either kind, each of which sends its next request when the last one is answered.
 const TEXT_CLIENTS: usize = 8;
@@ -126,4 +129,69 @@ async fn images_change_nothing_for_texts_and_are_served_in_their_turn() {
     assert!(stays(&before_s, before_s[0]), "both are alike: {before_s:?}");
     assert!(stays(&meanwhile_s, before_s[0]), "among images: {meanwhile_s:?} after {before_s:?}");
     assert!(stays(&after_s, before_s[0]), "after them: {after_s:?} after {before_s:?}");
+}
+
+/// A chat with an image of two megabytes.
+fn large_image(n: u64) -> Value {
+    let url = format!("data:image/png;base64,{}", "QUJDREVGR0hJ".repeat(175_000));
+    json!({"model": "sim", "max_tokens": 1, "messages": [{"role": "user", "content": [
+        {"type": "text", "text": format!("What is this {n}?")},
+        {"type": "image_url", "image_url": {"url": url}}]}]})
+}
+
+/// Answer of the gateway to the question where it would send this.
+async fn dry_run(memory: &Memory, body: &Value) -> Value {
+    let (status, explained) = memory.post("/debug/route", body.to_string()).await;
+    assert_eq!(status, 200, "{explained}");
+    serde_json::from_str(&explained).unwrap()
+}
+
+/// Chats that the engine has been sent.
+fn chats_of(engine: &Engine) -> Vec<ObservedRequest> {
+    engine.seen().into_iter().filter(|seen| seen.path == CHAT).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_among_texts_is_served_in_its_turn() {
+    let mut config = Config::default();
+    // Questions would go over sockets, and an engine that stalls would not answer them.
+    config.prompt.tokens = Tokens::Off;
+    config.route.bind = Bind::Late;
+    (config.route.batch_tokens, config.route.open_ms) = (0, 1);
+    let engine = EngineSpec { prefill_tokens_per_s: 1e6, ..fast() };
+    let memory = Arc::new(Memory::uneven(1, 2, &engine, config).await);
+    let tokens =
+        async || dry_run(&memory, &large_image(0)).await["request"]["prompt_tokens"].as_u64().unwrap();
+    assert!((1_000..1_200).contains(&tokens().await), "its data is no text");
+    let prefiller = &memory.prefillers[0];
+    prefiller.inject(Fault::once(FaultKind::StallBeforeHead));
+    // Texts of seconds: an image that comes so much later than the first of them does not pass it.
+    let mut clients = JoinSet::new();
+    let mut first = None;
+    let bodies = [chat(1, 1, 400), chat(2, 1, 24_000), large_image(1), chat(3, 1, 24_000)];
+    for (n, body) in bodies.into_iter().enumerate() {
+        let asked = memory.clone();
+        let client = clients.spawn(async move { asked.post(CHAT, body.to_string()).await });
+        first.get_or_insert(client);
+        let arrived = async || {
+            let waiting = dry_run(&memory, &chat(77, 1, 8)).await["waiting"].as_u64().unwrap();
+            chats_of(prefiller).len() == 1 && waiting == n as u64
+        };
+        eventually("the first is on the engine, each of the others waits after it", arrived).await;
+    }
+    // The first one leaves, and the line begins to move.
+    first.unwrap().abort();
+    let mut served = 0;
+    while let Some(ended) = clients.join_next().await {
+        served += usize::from(ended.is_ok_and(|(status, _)| status == 200));
+    }
+    assert_eq!(served, 3, "all but the first");
+    let order: Vec<bool> =
+        chats_of(prefiller).iter().map(|seen| seen.body.windows(6).any(|word| word == b"base64")).collect();
+    assert_eq!(order[..2], [false, true], "texts of more tokens do not go before it: {order:?}");
+    // Its engine has counted it, and the next one is taken for as much.
+    let learned = async || tokens().await < 900;
+    eventually("the engine's count is known", learned).await;
+    let kept = async || prefiller.ledger().pinned_handoffs == 0 && prefiller.ledger().running == 0;
+    eventually("nothing is left", kept).await;
 }

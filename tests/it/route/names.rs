@@ -21,7 +21,6 @@ struct Fleet {
     process: Process,
     gateway: SocketAddr,
     engines: [Engine; 2],
-    pool: Arc<Pool>,
 }
 
 impl Fleet {
@@ -32,7 +31,7 @@ impl Fleet {
         let embedded = Embedded::start(&EngineSpec { root, ..EngineSpec::default() }).await.unwrap();
         let (master, admin) = (embedded.addr(), embedded.admin_addr());
         let pool = Arc::new(Pool::new(blocks).mirrored(embedded));
-        let (prefill, decode) = pair(EngineSpec { pool: Some(pool.clone()), ..fast() }).await;
+        let (prefill, decode) = pair(EngineSpec { pool: Some(pool), ..fast() }).await;
         let addresses = [format!("pool.addresses={master}"), format!("pool.admins={admin}")];
         let base = [
             "prompt.tokens=engine",
@@ -48,7 +47,7 @@ impl Fleet {
         let flags: Vec<&str> =
             ["--log-level", "debug"].into_iter().chain(all.flat_map(|set| ["--set", set])).collect();
         let (process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
-        Fleet { process, gateway, engines: [prefill, decode], pool }
+        Fleet { process, gateway, engines: [prefill, decode] }
     }
 
     /// A sample of a metric.
@@ -122,10 +121,9 @@ async fn right_names_are_never_warned_of() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_that_keeps_nothing_says_nothing_of_names() {
-    let mut fleet = Fleet::new(None, 4096, &[]).await;
+    let mut fleet = Fleet::new(None, 0, &[]).await;
     for conversation in 0..8 {
         ask(fleet.gateway, &chat(conversation, 1, 160)).await;
-        fleet.pool.clear();
     }
     fleet.looks_again(8);
     // By then the eighth has been judged.

@@ -1,7 +1,7 @@
 //! Requests wait in the gateway, not in an engine's queue.
 
 use futures_util::future::join_all;
-use pd_proxy::config::{Bind, Tokens};
+use pd_proxy::config::Bind;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -200,54 +200,5 @@ async fn several_gateways_see_each_others_load() {
         all.iter().any(|it| it["prefiller"] == busy && it["backlog_s"].as_f64().unwrap() > 0.0)
     };
     eventually("the other's request is seen", seen).await;
-    stage.end().await;
-}
-
-/// A chat with an image of two megabytes.
-fn image(n: u64) -> serde_json::Value {
-    let url = format!("data:image/png;base64,{}", "QUJDREVGR0hJ".repeat(175_000));
-    json!({"model": "sim", "max_tokens": 1, "messages": [{"role": "user", "content": [
-        {"type": "text", "text": format!("What is this {n}?")},
-        {"type": "image_url", "image_url": {"url": url}}]}]})
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_among_texts_is_served_in_its_turn() {
-    let mut script = narrow(Bind::Late);
-    script.engine = EngineSpec { prefill_tokens_per_s: 1e6, ..script.engine };
-    // All is estimated: an engine that is asked for tokens would stall there, too.
-    script.config.prompt.tokens = Tokens::Off;
-    let stage = Stage::set(script).await;
-    let tokens = async || {
-        let explained = stage.post("/debug/route", &image(0).to_string()).await.json();
-        explained["request"]["prompt_tokens"].as_u64().unwrap()
-    };
-    assert!((1_000..1_200).contains(&tokens().await), "its data is no text");
-    stage.prefillers[0].inject(Fault::once(FaultKind::StallBeforeHead));
-    // Texts of seconds: an image that comes so much later than the first of them does not pass it.
-    let mut sockets = Vec::new();
-    for (n, body) in [chat(1, 1, 400), chat(2, 1, 24_000), image(1), chat(3, 1, 24_000)].iter().enumerate() {
-        let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
-        socket.write_all(&post(CHAT, &body.to_string())).await.unwrap();
-        sockets.push(socket);
-        let arrived = async || sent(&stage) == 1 && dry_waiting(&stage).await == n as u64;
-        eventually("the first is on the engine, each of the others waits after it", arrived).await;
-    }
-    // The first one leaves, and the line begins to move.
-    drop(sockets.remove(0));
-    for socket in &mut sockets {
-        assert_eq!(client::read(socket).await.status, 200);
-    }
-    let seen = stage.seen(&stage.prefillers);
-    let order: Vec<bool> = seen
-        .iter()
-        .filter(|seen| seen.path == CHAT)
-        .map(|seen| seen.body.windows(6).any(|word| word == b"base64"))
-        .collect();
-    assert_eq!(order[..2], [false, true], "texts of more tokens do not go before it: {order:?}");
-    // Its engine has counted it, and the next one is taken for as much.
-    let learned = async || tokens().await < 900;
-    eventually("the engine's count is known", learned).await;
-    stage.assert_nothing_left("all served").await;
     stage.end().await;
 }
