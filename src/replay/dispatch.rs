@@ -13,12 +13,11 @@ use crate::route::links::Links;
 use crate::route::shared::message::{Numbered, ReplicaId};
 use crate::route::shared::{SharedScheduler, Sources};
 use crate::route::{
-    Append, Bind, Booking, CacheView, Candidate, DecodeCosts, Done, Job, LaneId, LaneSpec, NewRequest,
-    Policy, PrefillCosts, Reported, RequestFacts, Rule, SchedulerSettings, Ticket, TieBreak, choose,
-    choose_decoder,
+    Bind, Booking, CacheView, Candidate, DecodeCosts, Done, Job, LaneId, LaneSpec, NewRequest, Policy,
+    PrefillCosts, Reported, RequestFacts, Rule, SchedulerSettings, Ticket, TieBreak, choose, choose_decoder,
 };
-pub use decoders::{DecodeQuestion, HandedOver};
-use decoders::{DecoderMemory, lane};
+use decoders::DecoderMemory;
+pub use decoders::{AnsweredLeg, Appending, DecodeQuestion, HandedOver};
 
 /// A request that goes to a prefiller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,11 +126,11 @@ pub trait Dispatch {
     /// The first token after a hand-over has come.
     fn handed_over(&mut self, _: HandedOver) {}
     /// The decoder that had better compute the rest of an arriving request's prompt, if one had.
-    fn append(&mut self, _question: AppendQuestion<'_>) -> Option<Append> {
+    fn append(&mut self, _question: AppendQuestion<'_>) -> Option<Appending> {
         None
     }
-    /// A decoder has generated the answer to a request, of so many tokens.
-    fn answered(&mut self, _decoder: usize, _job: &Job, _output_tokens: u32) {}
+    /// A decoder has generated the answer to a request.
+    fn answered(&mut self, _leg: AnsweredLeg<'_>) {}
 }
 
 /// A way to decide that is compared with others.
@@ -416,30 +415,19 @@ impl Dispatch for Director {
         self.turn += 1;
         let candidates = self.reached_decoders(&question);
         let tie_break = TieBreak { turn: self.turn, random };
-        let chosen = choose_decoder(self.policy, &self.decode_costs, &candidates, job, tie_break);
-        let chosen = chosen.unwrap_or(0);
-        if let Some(memory) = &mut self.memory {
-            memory.beliefs.enter(lane(chosen), job);
-        }
-        chosen
+        choose_decoder(self.policy, &self.decode_costs, &candidates, job, tie_break).unwrap_or(0)
     }
 
     fn handed_over(&mut self, handed_over: HandedOver) {
         self.learn_link(&handed_over);
     }
 
-    fn append(&mut self, question: AppendQuestion<'_>) -> Option<Append> {
-        let append = self.soonest_append(question)?;
-        if let Some(memory) = &mut self.memory {
-            memory.beliefs.enter(lane(append.at), question.job);
-        }
-        Some(append)
+    fn append(&mut self, question: AppendQuestion<'_>) -> Option<Appending> {
+        self.soonest_append(question)
     }
 
-    fn answered(&mut self, decoder: usize, job: &Job, output_tokens: u32) {
-        if let Some(memory) = &mut self.memory {
-            memory.beliefs.answer(lane(decoder), job, output_tokens);
-        }
+    fn answered(&mut self, leg: AnsweredLeg<'_>) {
+        self.remember(&leg);
     }
 }
 

@@ -5,7 +5,8 @@ use super::{AppendQuestion, DecodeLoad, Director};
 use crate::replay::{Cluster, Seconds};
 use crate::route::links::{self, SeenTransfer};
 use crate::route::{
-    Append, AppendCosts, AppendGrounds, AppendRules, DecodeCandidate, DecodeMemory, Job, LaneId, Standing,
+    Append, AppendCosts, AppendGrounds, AppendRules, DecodeCandidate, DecodeMemory, HeldPrompt, Job, LaneId,
+    Standing,
 };
 
 /// A request whose prompt is computed, and that is to be handed to a decoder.
@@ -40,6 +41,30 @@ pub struct HandedOver {
     pub load: DecodeLoad,
 }
 
+/// A decoder that computes a prompt, as predicted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Appending {
+    /// Its prediction.
+    pub append: Append,
+    /// Belief about what it holds of the prompt.
+    pub held: HeldPrompt,
+}
+
+/// A decode leg that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct AnsweredLeg<'a> {
+    /// Its decoder.
+    pub decoder: usize,
+    /// The request.
+    pub job: &'a Job,
+    /// Belief about what the decoder held of its prompt when it was chosen.
+    pub held: HeldPrompt,
+    /// Tokens of the prompt that it found in its cache; `None` = the prompt was handed to it.
+    pub cached_tokens: Option<u32>,
+    /// Tokens of its answer.
+    pub output_tokens: u32,
+}
+
 /// Beliefs about decoders, and the rules by which they compute prompts.
 #[derive(Debug)]
 pub(super) struct DecoderMemory {
@@ -58,26 +83,32 @@ impl DecoderMemory {
 }
 
 /// The number of a decoder, as beliefs have it.
-pub(super) fn lane(decoder: usize) -> LaneId {
+fn lane(decoder: usize) -> LaneId {
     LaneId(u16::try_from(decoder).unwrap_or(u16::MAX))
 }
 
 impl Director {
     /// The decoders, with what each holds of a prompt as far as that is remembered and trusted.
     pub(super) fn decoders(&mut self, loads: &[DecodeLoad], job: &Job) -> Vec<DecodeCandidate> {
-        let mut decoders = self.supposed_decoders(loads, job);
+        let held = self.held(job);
+        let mut decoders = self.supposed_decoders(loads, &held);
         if self.memory.as_ref().is_some_and(|memory| !memory.beliefs.is_trusted()) {
             decoders.iter_mut().for_each(|decoder| decoder.held_tokens = 0);
         }
         decoders
     }
 
-    /// The decoders, with what each is believed to hold of a prompt.
-    fn supposed_decoders(&mut self, loads: &[DecodeLoad], job: &Job) -> Vec<DecodeCandidate> {
+    /// Belief about what each decoder holds of a prompt.
+    fn held(&mut self, job: &Job) -> Vec<HeldPrompt> {
         let mut held = Vec::new();
         if let Some(memory) = &mut self.memory {
             memory.beliefs.held(job, &mut held);
         }
+        held
+    }
+
+    /// The decoders, with what each is believed to hold.
+    fn supposed_decoders(&self, loads: &[DecodeLoad], held: &[HeldPrompt]) -> Vec<DecodeCandidate> {
         let candidate = |(at, load): (usize, &DecodeLoad)| DecodeCandidate {
             running: load.requests,
             kv_tokens: load.context_tokens,
@@ -113,14 +144,27 @@ impl Director {
     }
 
     /// The decoder that gives a request's first token sooner than a hand-over does.
-    pub(super) fn soonest_append(&mut self, question: AppendQuestion<'_>) -> Option<Append> {
+    pub(super) fn soonest_append(&mut self, question: AppendQuestion<'_>) -> Option<Appending> {
         let (rules, job) = (self.memory.as_ref()?.rules, question.job);
-        let decoders = self.supposed_decoders(question.loads, job);
+        let held = self.held(job);
+        let decoders = self.supposed_decoders(question.loads, &held);
         let costs = AppendCosts { prefill: self.board.board().costs(0), decode: self.decode_costs };
         let grounds = AppendGrounds { rules, costs, policy: self.policy };
         let append = grounds.weigh(&decoders, job, || self.prefilled_s(question))?;
         let may = append.is_worth_it() && self.memory.as_mut()?.beliefs.allows_append();
-        may.then_some(append)
+        may.then(|| Appending { append, held: held.get(append.at).copied().unwrap_or_default() })
+    }
+
+    /// Compares a belief with what the decoder found, and remembers prompt and answer: both when
+    /// the leg is over, as the server does.
+    pub(super) fn remember(&mut self, leg: &AnsweredLeg<'_>) {
+        let Some(memory) = &mut self.memory else { return };
+        let at = lane(leg.decoder);
+        if let Some(cached_tokens) = leg.cached_tokens.filter(|_| leg.held.tokens > 0) {
+            memory.beliefs.learn(at, leg.job, leg.held, Some(u64::from(cached_tokens)));
+        }
+        memory.beliefs.enter(at, leg.job);
+        memory.beliefs.answer(at, leg.job, leg.output_tokens);
     }
 
     /// Predicted seconds until a prefiller has computed a prompt.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::dispatch::{AppendQuestion, Dispatch};
+use super::super::dispatch::{AppendQuestion, Appending, Dispatch};
 use super::super::trace::BLOCK_TOKENS;
 use super::prefill::{View, skippable, tokens};
 use super::{Event, World};
@@ -19,13 +19,13 @@ impl<D: Dispatch> World<'_, D> {
         let gateway = &mut self.gateways[at];
         let loads = gateway.loads();
         let question = AppendQuestion { now: self.now, job, loads: &loads, sight: &view };
-        let Some(append) = gateway.dispatch.append(question) else { return false };
-        let Append { at: chosen, compute_s, .. } = append;
+        let Some(appending) = gateway.dispatch.append(question) else { return false };
+        let Append { at: chosen, compute_s, .. } = appending.append;
         let Some(load) = gateway.decoders.get_mut(chosen) else { return false };
         load.take(job);
         load.appends_us += micros(compute_s);
         let flight = &mut self.flights[request as usize];
-        (flight.job, flight.append) = (Some(job.clone()), Some(append));
+        (flight.job, flight.appending) = (Some(job.clone()), Some(appending));
         let record = self.record(request);
         (record.decoder, record.is_appended) = (chosen as u16, true);
         self.plan(self.now + self.cluster.costs.hop_s, Event::Appends(request));
@@ -56,7 +56,7 @@ impl<D: Dispatch> World<'_, D> {
     pub(super) fn begins(&mut self, request: u32) {
         let at = self.gateway_of(request);
         let decoder = usize::from(self.run.records[request as usize].decoder);
-        let Some(append) = self.flights[request as usize].append.take() else { return };
+        let Some(Appending { append, .. }) = self.flights[request as usize].appending else { return };
         if let Some(load) = self.gateways[at].decoders.get_mut(decoder) {
             load.appends_us -= micros(append.compute_s);
         }

@@ -1,6 +1,6 @@
 //! From the answer of a prefiller to the last token.
 
-use super::super::dispatch::{DecodeQuestion, Dispatch, HandedOver};
+use super::super::dispatch::{AnsweredLeg, DecodeQuestion, Dispatch, HandedOver};
 use super::{Event, Flight, Record, World};
 use crate::route::LaneId;
 
@@ -105,7 +105,14 @@ impl<D: Dispatch> World<'_, D> {
             (gateway.decoders.get_mut(decoder), self.flights[request as usize].job.take())
         {
             load.give_back(&job);
-            gateway.dispatch.answered(decoder, &job, output_tokens);
+            let appending = self.flights[request as usize].appending.take();
+            gateway.dispatch.answered(AnsweredLeg {
+                decoder,
+                job: &job,
+                held: appending.unwrap_or_default().held,
+                cached_tokens: appending.map(|_| record.cached_tokens),
+                output_tokens,
+            });
         }
         self.served += 1;
         for next in self.followers.remove(&request).unwrap_or_default() {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::arrivals::{Arrival, Workload};
 use super::decoder::Decoder;
-use super::dispatch::{DecodeLoad, Dispatch};
+use super::dispatch::{Appending, DecodeLoad, Dispatch};
 use super::events::Events;
 use super::holders::Holders;
 use super::prefiller::Prefiller;
@@ -29,7 +29,7 @@ use super::random::Random;
 use super::store::Store;
 use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Faults, Seconds};
-use crate::route::{Append, Job, LaneId};
+use crate::route::{Job, LaneId};
 use share::Share;
 
 /// Outcome of one request. Times are since the run's start.
@@ -133,7 +133,7 @@ struct Flight {
     /// Its turn at its prefiller.
     turn: u64,
     /// Its prediction on the decoder that computes it.
-    append: Option<Append>,
+    appending: Option<Appending>,
     /// Time at which it was handed to its decoder.
     handed_s: Seconds,
     /// Load that its decoder had then, as its gateway knew.

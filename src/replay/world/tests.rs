@@ -94,8 +94,9 @@ impl Dispatch for Simple {
         if self.appends { 0 } else { question.random as usize % question.loads.len() }
     }
 
-    fn append(&mut self, _: AppendQuestion<'_>) -> Option<Append> {
-        (self.appends && self.count > 0).then_some(Append { compute_s: 0.1, ..Append::default() })
+    fn append(&mut self, _: AppendQuestion<'_>) -> Option<Appending> {
+        let append = Append { compute_s: 0.1, ..Append::default() };
+        (self.appends && self.count > 0).then_some(Appending { append, ..Appending::default() })
     }
 }
 
