@@ -2,6 +2,7 @@
 
 use super::load::{Loaded, Origin};
 use super::table::Row;
+use crate::util::hidden_characters::is_hidden;
 use serde_json::Value as Json;
 use std::fmt::Write;
 
@@ -63,10 +64,20 @@ fn value_line(name: &str, value: &Json, rows: &[Row<'_>]) -> String {
     format!("{name:width$} = {}", in_toml(value))
 }
 
-/// A text as a value in TOML, always one line: behind a `#` all of it is a comment.
+/// A text as a value in TOML, always one line, in which nothing is hidden: behind a `#` all of it
+/// is a comment.
 pub(crate) fn quoted(text: &str) -> String {
-    // The escapes of JSON are escapes of TOML, too; TOML wants one more.
-    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
+    // The escapes of JSON are escapes of TOML, too; some characters it need not escape.
+    let mut shown = String::new();
+    for c in Json::from(text).to_string().chars() {
+        if is_hidden(c) {
+            // Writing to a String cannot fail.
+            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 /// A value as TOML.
@@ -137,9 +148,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_quoted_text_is_one_line_and_is_read_again(text in "(?s).{0,60}") {
+        fn a_quoted_text_is_one_line_and_is_read_again(text in "(?s)(.|\\p{Bidi_Control}){0,60}") {
             let line = quoted(&text);
-            prop_assert!(!line.contains(['\n', '\r']), "{line}");
+            prop_assert!(!line.contains(is_hidden), "{line}");
             let table: toml::Table = format!("key = {line}").parse().unwrap();
             prop_assert_eq!(table["key"].as_str(), Some(text.as_str()));
         }

@@ -2,6 +2,7 @@
 
 pub mod boot_clock;
 pub mod disk;
+pub mod hidden_characters;
 pub mod media_type;
 pub mod rng;
 pub mod single_flight;

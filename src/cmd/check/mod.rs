@@ -41,6 +41,7 @@ use crate::pool::listing::LIST_BYTES;
 use crate::pool::mooncake::Admin;
 use crate::tls::{self, ClientError};
 use crate::tokenization::Asker;
+use crate::util::hidden_characters::is_hidden;
 
 /// Findings of `pd-proxy check`, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -300,13 +301,7 @@ impl<'a> Inquiry<'a> {
 /// A text whose control characters are replaced, so that it can't end the line that it stands in,
 /// nor have the rest of it shown in another order.
 pub(super) fn in_one_line(text: &str) -> String {
-    let is_safe = |c: &char| !c.is_control() && !is_of_direction(*c);
-    text.chars().map(|c| Some(c).filter(is_safe).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
-}
-
-/// True for the characters of Unicode's property `Bidi_Control`.
-fn is_of_direction(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    text.replace(is_hidden, "\u{fffd}")
 }
 
 /// A count with its noun, as `1 key` or `2 keys`.
