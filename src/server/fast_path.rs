@@ -29,10 +29,11 @@ use crate::server::{Arrived, Gateway, h2_stream_timeout};
 /// make of themselves, which were a tenth of the way to the prefiller (benches/RESULTS.md).
 #[derive(Clone)]
 pub(super) struct Front {
-    /// None where nothing generates, or where the routes have a layer that these requests must pass
-    /// as well.
-    past: Option<Arc<Gateway>>,
+    gateway: Arc<Gateway>,
     routes: Router,
+    /// False where nothing generates, or where the routes have a layer that these requests must
+    /// pass as well.
+    passes_routes: bool,
     reach: ListenerScope,
     /// Over HTTP/2, where one connection has many.
     bodies: Option<ConnectionBytes>,
@@ -41,8 +42,9 @@ pub(super) struct Front {
 /// An answer, or that the gateway's own end cuts it.
 pub(super) struct Answering {
     answer: Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
-    /// The gateway, and the API whose errors have a shape of their own.
-    cut_by: Option<(Arc<Gateway>, Option<Api>)>,
+    gateway: Arc<Gateway>,
+    /// API whose errors have a shape of their own.
+    api: Option<Api>,
 }
 
 impl Future for Answering {
@@ -50,17 +52,18 @@ impl Future for Answering {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = self.answer.as_mut().poll(cx);
-        match self.cut_by.as_ref().filter(|(gateway, _)| answer.is_pending() && gateway.meters.cuts()) {
-            Some((_, api)) => Poll::Ready(Ok(reply::error_of(*api, &shutdown()))),
-            None => answer,
+        match answer.is_pending() && self.gateway.meters.cuts() {
+            true => Poll::Ready(Ok(reply::error_of(self.api, &shutdown()))),
+            false => answer,
         }
     }
 }
 
 impl Front {
     /// In front of the routes of operators.
-    pub(super) fn of_operators(routes: Router) -> Front {
-        Front { past: None, routes, reach: ListenerScope::Operators, bodies: None }
+    pub(super) fn of_operators(gateway: &Arc<Gateway>, routes: Router) -> Front {
+        let (gateway, reach) = (gateway.clone(), ListenerScope::Operators);
+        Front { gateway, routes, passes_routes: false, reach, bodies: None }
     }
 
     /// The same for the requests of one connection.
@@ -72,7 +75,7 @@ impl Front {
     /// In front of the routes of clients.
     pub(super) fn of_clients(gateway: &Arc<Gateway>, routes: Router, reach: ListenerScope) -> Front {
         let layered = !gateway.edge.now().cors_origins.is_empty();
-        Front { past: (!layered).then(|| gateway.clone()), routes, reach, bodies: None }
+        Front { gateway: gateway.clone(), routes, passes_routes: !layered, reach, bodies: None }
     }
 }
 
@@ -90,18 +93,18 @@ impl Service<Request<Incoming>> for Front {
         if let Some(bodies) = &self.bodies {
             request.extensions_mut().insert(bodies.clone());
         }
-        let past = self.past.as_ref().filter(|_| request.method() == Method::POST);
-        match past.zip(Route::at(request.uri().path())) {
-            Some((gateway, route)) => {
-                let cut_by = Some((gateway.clone(), reply::api_at(request.uri().path())));
+        let (gateway, api) = (self.gateway.clone(), reply::api_at(request.uri().path()));
+        let passes = self.passes_routes && request.method() == Method::POST;
+        match Route::at(request.uri().path()).filter(|_| passes) {
+            Some(route) => {
                 let answer = boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new)));
-                Answering { answer, cut_by }
+                Answering { answer, gateway, api }
             }
             None => {
                 request.extensions_mut().insert(self.reach);
                 let answer = self.routes.call(request);
                 let answer = Box::pin(async { answer.await.map(h2_stream_timeout::watched) });
-                Answering { answer, cut_by: None }
+                Answering { answer, gateway, api }
             }
         }
     }

@@ -98,7 +98,7 @@ pub async fn serve(
     let front = Front::of_clients(gateway, router(gateway.clone()), reach);
     let clients = Face { bound, front, places, tls: tls.clone() }.serve(gateway, drain);
     let Some(bound) = admin else { return clients.await };
-    let front = Front::of_operators(admin_router(gateway.clone()));
+    let front = Front::of_operators(gateway, admin_router(gateway.clone()));
     let operators = Face { bound, front, places: ADMIN_CONNECTIONS, tls }.serve(gateway, drain);
     let (clients, operators) = tokio::join!(clients, operators);
     clients + operators

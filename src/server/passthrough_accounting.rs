@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use tokio::time::Instant;
+use tracing::Level;
 
 use crate::auth::{Caller, TokenReservation};
 use crate::dialect::Api;
 use crate::dialect::usage::{PassingUsage, TokenCounts, Usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
-use crate::obs::Meters;
+use crate::obs::{Meters, failed_request};
 use crate::relay::account::{CLIENT_GONE, CLIENT_LEFT, Due, End, rounded_ms};
 use crate::relay::admit::Pass;
 use crate::relay::budget::OpenRequest;
@@ -194,7 +195,11 @@ impl Drop for PassthroughAccount {
         self.due.settle(&self.meters, end, self.took(usage));
         let (prefiller, decoder) = (self.asked_of(Role::Prefill), self.asked_of(Role::Decode));
         let fallback_from = self.fallback.as_ref().and_then(|(from, _)| from.as_deref());
-        tracing::info!(
+        // A level is fixed where a line is written.
+        macro_rules! request_line {
+            ($level:expr) => {
+        tracing::event!(
+            $level,
             id = %self.id,
             route = ROUTE,
             key_name = self.due.key_name(),
@@ -210,7 +215,14 @@ impl Drop for PassthroughAccount {
             total_ms = rounded_ms(self.arrived.elapsed()),
             trace_id = self.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
             "request"
-        );
+        )
+            };
+        }
+        if failed_request(Some(self.status), self.reason) {
+            request_line!(Level::WARN);
+        } else {
+            request_line!(Level::INFO);
+        }
         let end = RequestEnd {
             status: Some(self.status).filter(|status| *status != CLIENT_GONE),
             reason: self.reason,

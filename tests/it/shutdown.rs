@@ -46,25 +46,40 @@ async fn a_second_signal_ends_it_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_answer_that_has_not_begun_is_refused_when_it_is_cut() {
-    for second_signal in [false, true] {
-        let (prefill, decode) = pair(fast()).await;
-        decode.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/chat/completions"));
-        let drain = if second_signal { "server.drain_ms=600000" } else { "server.drain_ms=400" };
-        let (mut process, address) = Process::gateway(&prefill, &decode, &["--set", drain], &[]);
-        let asked = async || decode.seen().iter().any(|seen| seen.path == "/v1/chat/completions");
-        let body = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"max_tokens":4}"#;
-        let request = post("/v1/chat/completions", body);
-        let ends = async {
-            eventually("the decoder is asked", asked).await;
-            process.signal("TERM");
-            process.wait_for("shutting down");
-            if second_signal {
-                process.signal("TERM");
-            }
-        };
-        let (raw, ()) = tokio::join!(client::send(address, &request), ends);
-        assert_eq!((raw.status, raw.header("x-pd-error")), (503, Some("shutdown")), "{}", raw.text());
-        assert!(raw.complete && raw.header("retry-after").is_some());
-        assert_eq!(process.ended().code(), Some(0));
+    let chat = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"max_tokens":4}"#;
+    let embeddings = r#"{"model":"sim","input":"hi"}"#;
+    let (drains, waits) = ("server.drain_ms=400", "server.drain_ms=600000");
+    let browser = "server.cors_origins=https://chat.example";
+    is_refused_when_cut("/v1/chat/completions", chat, &["--set", drains], false).await;
+    is_refused_when_cut("/v1/chat/completions", chat, &["--set", waits], true).await;
+    is_refused_when_cut("/v1/chat/completions", chat, &["--set", drains, "--set", browser], false).await;
+    is_refused_when_cut("/v1/embeddings", embeddings, &["--set", drains], false).await;
+    is_refused_when_cut("/v1/embeddings", embeddings, &["--set", waits], true).await;
+}
+
+/// A request that no engine answers is refused in whole, at the end of the time to drain or at a
+/// second signal.
+async fn is_refused_when_cut(path: &str, body: &str, flags: &[&str], by_second_signal: bool) {
+    let (prefill, decode) = pair(fast()).await;
+    for engine in [&prefill, &decode] {
+        engine.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/embeddings"));
     }
+    decode.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/chat/completions"));
+    let (mut process, address) = Process::gateway(&prefill, &decode, flags, &[]);
+    let asked = async || prefill.seen().iter().chain(&decode.seen()).any(|seen| seen.path == path);
+    let request = post(path, body);
+    let ends = async {
+        eventually("an engine is asked", asked).await;
+        process.signal("TERM");
+        process.wait_for("shutting down");
+        if by_second_signal {
+            process.signal("TERM");
+        }
+    };
+    let (raw, ()) = tokio::join!(client::send(address, &request), ends);
+    assert_eq!((raw.status, raw.header("x-pd-error")), (503, Some("shutdown")), "{path}: {}", raw.text());
+    assert!(raw.complete && raw.header("retry-after").is_some(), "{path}");
+    let line = process.wait_for(" request id=");
+    assert!(line.contains("WARN") && line.contains("shutdown"), "{line}");
+    assert_eq!(process.ended().code(), Some(0), "{path}");
 }

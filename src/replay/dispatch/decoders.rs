@@ -44,7 +44,7 @@ pub struct HandedOver {
 /// A decoder that computes a prompt, as predicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Appending {
-    /// Its prediction.
+    /// Its prediction for the prompt.
     pub append: Append,
     /// Belief about what it holds of the prompt.
     pub held: HeldPrompt,
@@ -53,9 +53,9 @@ pub struct Appending {
 /// A decode leg that is over.
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredLeg<'a> {
-    /// Its decoder.
+    /// The decoder that it was on.
     pub decoder: usize,
-    /// The request.
+    /// Facts of the request.
     pub job: &'a Job,
     /// Belief about what the decoder held of its prompt when it was chosen.
     pub held: HeldPrompt,
