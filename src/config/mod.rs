@@ -18,6 +18,7 @@ pub mod events;
 pub mod fleet;
 mod fleet_error;
 pub mod health;
+pub(crate) mod hidden_characters;
 mod itself;
 pub mod kubernetes;
 pub mod limit;

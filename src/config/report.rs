@@ -1,8 +1,8 @@
 //! Configuration report of `pd-proxy check --show`: every key, its value and its origin.
 
+use super::hidden_characters::is_hidden;
 use super::load::{Loaded, Origin};
 use super::table::Row;
-use crate::util::hidden_characters::is_hidden;
 use serde_json::Value as Json;
 use std::fmt::Write;
 

@@ -2,7 +2,6 @@
 
 pub mod boot_clock;
 pub mod disk;
-pub mod hidden_characters;
 pub mod media_type;
 pub mod rng;
 pub mod single_flight;

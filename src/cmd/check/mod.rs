@@ -32,6 +32,7 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use tokio::time::timeout;
 
+use crate::config::hidden_characters::is_hidden;
 use crate::config::{Config, Loaded, PoolKind};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
@@ -41,7 +42,6 @@ use crate::pool::listing::LIST_BYTES;
 use crate::pool::mooncake::Admin;
 use crate::tls::{self, ClientError};
 use crate::tokenization::Asker;
-use crate::util::hidden_characters::is_hidden;
 
 /// Findings of `pd-proxy check`, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
