@@ -239,7 +239,11 @@ impl ServedFleet {
     /// Begins an order with a time to drain. False if one is under way at this engine.
     fn begin_order(&self, engine: &Endpoint) -> bool {
         let mut under_way = self.asleep.under_way();
-        !under_way.contains_key(engine) && under_way.insert(engine.clone(), false).is_none()
+        let begins = !under_way.contains_key(engine);
+        if begins {
+            under_way.insert(engine.clone(), false);
+        }
+        begins
     }
 
     /// Notes that an engine is told from now on, if it may be; no addition comes in between.

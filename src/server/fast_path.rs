@@ -39,9 +39,11 @@ pub(super) struct Front {
     bodies: Option<ConnectionBytes>,
 }
 
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
 /// An answer, or that the gateway's own end cuts it.
 pub(super) struct Answering {
-    answer: Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
+    answer: Answer,
     gateway: Arc<Gateway>,
     /// API whose errors have a shape of their own.
     api: Option<Api>,
@@ -95,18 +97,15 @@ impl Service<Request<Incoming>> for Front {
         }
         let (gateway, api) = (self.gateway.clone(), reply::api_at(request.uri().path()));
         let passes = self.passes_routes && request.method() == Method::POST;
-        match Route::at(request.uri().path()).filter(|_| passes) {
-            Some(route) => {
-                let answer = boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new)));
-                Answering { answer, gateway, api }
-            }
+        let answer: Answer = match Route::at(request.uri().path()).filter(|_| passes) {
+            Some(route) => boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new))),
             None => {
                 request.extensions_mut().insert(self.reach);
                 let answer = self.routes.call(request);
-                let answer = Box::pin(async { answer.await.map(h2_stream_timeout::watched) });
-                Answering { answer, gateway, api }
+                Box::pin(async { answer.await.map(h2_stream_timeout::watched) })
             }
-        }
+        };
+        Answering { answer, gateway, api }
     }
 }
 

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn text_of_a_stranger_has_no_control_and_no_order_of_its_own() {
-        for c in ['\u{1b}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{61c}'] {
+        for c in ['\u{1b}', '\u{85}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{61c}'] {
             assert_eq!(in_one_line(&format!("0.32{c}.0")), "0.32\u{fffd}.0", "{}", c.escape_unicode());
         }
         // A joiner of emoji and letters of any script are shown.
