@@ -7,6 +7,7 @@ use pd_proxy::sim::{Fault, FaultKind, Role};
 use super::{CHAT, anywhere, chat, engine};
 use crate::command::Process;
 use crate::common::client::{self, get, post};
+use crate::common::place;
 use crate::common::time::eventually;
 
 #[tokio::test]
@@ -117,11 +118,8 @@ async fn a_name_that_fails_does_not_hide_what_another_changed() {
 /// Ports where nobody listens: an operator reads it before the first request fails of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
-    let [p, d] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
-    let (p_at, d_at) = (p.addr(), d.addr());
+    let [p_at, d_at] = [place::own(), place::own()];
     let (prefill, decode) = (p_at.to_string(), d_at.to_string());
-    p.stop().await;
-    d.stop().await;
     let flags = ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill, "--decode", &decode];
     let probes = ["--set", "health.probe_ms=50", "--set", "health.probe_timeout_ms=50"];
     let mut process = Process::start(&[&flags[..], &probes].concat(), &[]);
