@@ -105,6 +105,9 @@ pub(super) struct Opening {
     head: http::response::Parts,
     begun: Begun,
     reservation: Reservation,
+    /// Time from the leg's start to the beginning of the answer, where nothing else was waited for
+    /// than the decoder.
+    took: Option<Duration>,
 }
 
 impl PrefillEnd {
@@ -248,7 +251,7 @@ impl Relay {
         if let Some(guard) = guard {
             settle(guard, &outcome, self.speech.now().dialect);
         }
-        let Opening { head, begun, mut reservation } = outcome?;
+        let Opening { head, begun, mut reservation, took } = outcome?;
         ask.ids.forget();
         if !matches!(begun, Begun::Refusal { .. }) {
             reservation.begin_answer();
@@ -259,6 +262,9 @@ impl Relay {
                 let (keeper, owner) = (reservation.instance().id(), ledger.key_name());
                 self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper, owner);
                 let body = finish(ask.api, &self.take_back(ask, &reservation, *answer), ledger);
+                took.and_then(|took| ledger.pace_of_whole(took))
+                    .iter()
+                    .for_each(|pace| reservation.observe(*pace));
                 self.remember(&mut reservation, ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
@@ -313,12 +319,13 @@ impl Relay {
             }
             outcome => self.decoded(&ask.id, reservation.instance(), &origin, outcome)?,
         };
-        if matches!(begun, Begun::Stream(_)) && matches!(origin, Origin::Known(_)) {
-            self.fleet.first_token(&reservation, sent.elapsed());
+        let took = matches!(origin, Origin::Known(_)).then(|| sent.elapsed());
+        if let Some(took) = took.filter(|_| matches!(begun, Begun::Stream(_))) {
+            self.fleet.first_token(&reservation, took);
         }
         reservation.instance().meter().done(sent.elapsed());
         reservation.instance().paces().observe(origin::pace(&ask), sent.elapsed());
-        Ok(Opening { head, begun, reservation })
+        Ok(Opening { head, begun, reservation, took })
     }
 
     /// Sends one leg, whose span its engine is told; answers with a 5xx are failures.

@@ -12,6 +12,8 @@ pub(super) struct Expected {
     /// No more can come as answers to one prompt.
     most_tokens: u64,
     prompts: u64,
+    /// Answers to one prompt.
+    answers: u64,
     /// None where an event is of one.
     event_tokens: Option<u64>,
     background: bool,
@@ -25,6 +27,7 @@ impl Expected {
             output_tokens: shape.output_tokens,
             most_tokens: most_tokens.saturating_mul(shape.answers),
             prompts: shape.prompts,
+            answers: shape.answers,
             event_tokens: Some(shape.event_tokens).filter(|tokens| *tokens > 1),
             background: shape.background,
         }
@@ -33,6 +36,11 @@ impl Expected {
     /// Of a part of the request, which has one of its prompts.
     pub(super) fn of_part(self) -> Expected {
         Expected { prompts: 1, ..self }
+    }
+
+    /// True if tokens of several answers to one prompt come side by side.
+    pub(super) fn has_several_answers(&self) -> bool {
+        self.answers > 1
     }
 
     /// True if events of its stream may be of several tokens.

@@ -2,6 +2,7 @@
 //! explanations.
 
 mod append;
+mod decode_load;
 mod explain;
 mod hits;
 mod links;
