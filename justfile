@@ -29,7 +29,7 @@ test-lib FILTER:
 
 # Tests at the wire whose path has this in it
 test-it FILTER:
-    cargo test --locked --test it -- {{ FILTER }}
+    cargo test --locked --all-features --test it -- {{ FILTER }}
 
 # Each test in a process of its own
 nextest *ARGS:
