@@ -72,7 +72,10 @@ pub(crate) fn quoted(text: &str) -> String {
     for c in Json::from(text).to_string().chars() {
         if is_hidden(c) {
             // Writing to a String cannot fail.
-            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+            let _ = match u32::from(c) {
+                code @ ..=0xffff => write!(shown, "\\u{code:04x}"),
+                code => write!(shown, "\\U{code:08x}"),
+            };
         } else {
             shown.push(c);
         }
@@ -148,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_quoted_text_is_one_line_and_is_read_again(text in "(?s)(.|\\p{Bidi_Control}){0,60}") {
+        fn a_quoted_text_is_one_line_and_is_read_again(text in "(?s)(.|\\p{Bidi_Control}|\\p{Cf}|\\p{Z}){0,60}") {
             let line = quoted(&text);
             prop_assert!(!line.contains(is_hidden), "{line}");
             let table: toml::Table = format!("key = {line}").parse().unwrap();

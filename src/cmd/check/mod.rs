@@ -32,7 +32,7 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use tokio::time::timeout;
 
-use crate::config::hidden_characters::is_hidden;
+use crate::config::hidden_characters::{is_hidden, is_joiner};
 use crate::config::{Config, Loaded, PoolKind};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
@@ -298,10 +298,10 @@ impl<'a> Inquiry<'a> {
     }
 }
 
-/// A text whose control characters are replaced, so that it can't end the line that it stands in,
-/// nor have the rest of it shown in another order.
+/// A text whose hidden characters are replaced, so that it can't end the line that it stands in,
+/// nor have the rest of it shown in another order. Joiners of letters and emoji stay.
 pub(super) fn in_one_line(text: &str) -> String {
-    text.replace(is_hidden, "\u{fffd}")
+    text.replace(|c| is_hidden(c) && !is_joiner(c), "\u{fffd}")
 }
 
 /// A count with its noun, as `1 key` or `2 keys`.
