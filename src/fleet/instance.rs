@@ -12,6 +12,7 @@ use crate::fleet::decoder_memory::DecoderLanes;
 use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::Health;
 use crate::fleet::hits::Hits;
+use crate::fleet::occupancy::Occupancy;
 use crate::fleet::pace::Paces;
 use crate::obs::LegMeter;
 use crate::route::saturation::DecodePlace;
@@ -93,6 +94,8 @@ pub struct Load {
     pub(super) leases: AtomicU32,
     /// Predicted time of computing the prompts that it computes beside its streams, in µs.
     pub(super) appends_us: AtomicU64,
+    /// Requests and their tokens over time, of decoders alone.
+    pub(super) occupancy: Occupancy,
 }
 
 /// Load that an engine, or one rank of it, reports.

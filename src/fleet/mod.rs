@@ -22,6 +22,7 @@ mod links;
 mod load_window;
 mod member;
 mod models;
+mod occupancy;
 mod pace;
 pub mod peers;
 pub mod pending_decodes;

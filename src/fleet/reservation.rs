@@ -11,7 +11,8 @@ use crate::fleet::commitment::Commitment;
 use crate::fleet::decoder_memory::{DecodeCounts, FoundByDecoder, LegMemory, PromptOnDecoder};
 use crate::fleet::instance::{Instance, InstanceId, Load, Rank};
 use crate::fleet::member::Member;
-use crate::route::learn::DecodeLearner;
+use crate::fleet::occupancy::{Occupancy, Total};
+use crate::route::learn::{DecodeLearner, LearnedSteps};
 use crate::route::links::SeenTransfer;
 use crate::route::saturation::WorkSum;
 use crate::route::{DecodeCosts, Reported, Seconds};
@@ -52,6 +53,8 @@ struct Pace {
     began: Instant,
     requests: f64,
     context_tokens: f64,
+    /// Load over time until then, or until the first token of a stream.
+    before: Total,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,6 +75,11 @@ impl Fleet {
     /// Known costs of decode steps.
     pub fn decode_costs(&self) -> DecodeCosts {
         self.learner().costs()
+    }
+
+    /// The same, with what they were learned from.
+    pub(super) fn decode_steps(&self) -> LearnedSteps {
+        self.learner().steps()
     }
 
     fn learner(&self) -> MutexGuard<'_, DecodeLearner> {
@@ -121,7 +129,12 @@ impl Reservation {
     ) -> Reservation {
         let mut reservation = Reservation::take(instance, rank, tokens);
         let (requests, context_tokens) = reservation.load();
-        reservation.pace = Some(Pace { record, began: Instant::now(), requests, context_tokens });
+        let began = Instant::now();
+        for load in reservation.loads() {
+            load.occupancy.enter(began, tokens);
+        }
+        let before = reservation.occupancy().total(began);
+        reservation.pace = Some(Pace { record, began, requests, context_tokens, before });
         reservation
     }
 
@@ -165,6 +178,12 @@ impl Reservation {
         self.end_append();
     }
 
+    /// The first token of a stream is there: the steps that are observed begin.
+    pub fn begin_steps(&mut self) {
+        let before = self.occupancy().total(Instant::now());
+        self.pace.iter_mut().for_each(|pace| pace.before = before);
+    }
+
     /// The decoder's answer is complete. Returns the comparison of what it found of the prompt with
     /// what it was believed to hold.
     pub fn end_answer(&mut self, counts: DecodeCounts) -> Option<FoundByDecoder> {
@@ -193,13 +212,17 @@ impl Reservation {
     /// The decoder took so long per token, from the first to the last.
     pub fn observe(&self, per_token: Duration) {
         let Some(pace) = &self.pace else { return };
-        let (requests, context_tokens) = self.load();
-        let mean = |before: f64, now: f64| (before + now) / 2.0;
+        let Some(mean) = self.occupancy().total(Instant::now()).mean_since(pace.before) else { return };
         pace.record.learner.lock().unwrap_or_else(PoisonError::into_inner).learn(
-            mean(pace.requests, requests),
-            mean(pace.context_tokens, context_tokens),
+            mean.requests,
+            mean.context_tokens,
             per_token.as_secs_f64(),
         );
+    }
+
+    /// Load over time of its batch.
+    fn occupancy(&self) -> &Occupancy {
+        &self.instance.load_of(self.rank).occupancy
     }
 
     /// Place where the reservation is.
@@ -265,6 +288,10 @@ impl Drop for Reservation {
             load.requests.fetch_sub(1, Ordering::Release);
         }
         if let Some(Pace { record, began, .. }) = &self.pace {
+            let now = Instant::now();
+            for load in self.loads() {
+                load.occupancy.leave(now, self.tokens);
+            }
             let mut stays = record.stays.lock().unwrap_or_else(PoisonError::into_inner);
             stays.add(began.elapsed().as_secs_f64());
         }

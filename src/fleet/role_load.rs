@@ -174,7 +174,7 @@ impl Fleet {
     fn streams_load(&self, members: &[Arc<Instance>]) -> DecodeLoad {
         let each: SmallVec<[DecodePlace; 16]> =
             members.iter().flat_map(|it| it.ranks().map(move |rank| it.decode_place(rank))).collect();
-        DecodeLoad::of(&each, &self.decode_costs(), self.settings.load_targets.per_token_s)
+        DecodeLoad::of(&each, &self.decode_steps(), self.settings.load_targets.per_token_s)
     }
 
     /// Load of decoders: that of this moment at once, and less only with the mean of the last

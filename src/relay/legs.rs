@@ -269,6 +269,7 @@ impl Relay {
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
+                reservation.begin_steps();
                 let (keeper, owner) = (reservation.instance().id(), ledger.key_name());
                 self.kept.learn(ask, response_owners::Beginning::Events(&first), keeper, owner);
                 let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);

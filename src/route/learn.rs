@@ -44,6 +44,18 @@ pub struct PrefillLearner {
 pub struct DecodeLearner {
     start: DecodeCosts,
     slopes: Slopes<3>,
+    /// The fewest requests of a step that was learned from.
+    fewest: f64,
+}
+
+/// Costs of decode steps, and what they were learned from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LearnedSteps {
+    /// The costs as known now.
+    pub costs: DecodeCosts,
+    /// The fewest requests of a step that was learned from; infinite before the first. From steps
+    /// of one number of requests alone nobody can tell what each of them adds.
+    pub fewest_requests: f64,
 }
 
 /// Work of one prefill.
@@ -81,11 +93,11 @@ impl<const N: usize> Slopes<N> {
     }
 
     /// `parts` are the seconds that the start values give to each slope; their sum by shares is the
-    /// prediction.
-    fn learn(&mut self, parts: [f64; N], seconds: Seconds) {
+    /// prediction. False if that is not believed.
+    fn learn(&mut self, parts: [f64; N], seconds: Seconds) -> bool {
         let predicted: f64 = parts.iter().zip(self.shares).map(|(part, share)| part * share).sum();
         if !(predicted > 0.0 && predicted.is_finite() && seconds >= 0.0 && seconds.is_finite()) {
-            return;
+            return false;
         }
         // Relative errors count, so that short requests teach as much as long ones.
         let seen = seconds / predicted;
@@ -97,7 +109,7 @@ impl<const N: usize> Slopes<N> {
             if before == self.surprise {
                 self.shares = self.shares.map(|share| (share * capped).clamp(1.0 / RANGE, RANGE));
             }
-            return;
+            return false;
         }
         let parts = parts.map(|part| part / predicted);
         let spread: [f64; N] = std::array::from_fn(|row| dot(&self.doubt[row], &parts));
@@ -111,6 +123,7 @@ impl<const N: usize> Slopes<N> {
             }
         }
         self.limit_doubt();
+        true
     }
 
     /// Forgetting must not blow up the doubt about slopes of which nothing is heard.
@@ -166,7 +179,12 @@ impl PrefillLearner {
 impl DecodeLearner {
     /// Nothing is learned yet.
     pub fn new(start: DecodeCosts) -> Self {
-        Self { start, slopes: Slopes::new() }
+        Self { start, slopes: Slopes::new(), fewest: f64::INFINITY }
+    }
+
+    /// The costs, and what they were learned from.
+    pub fn steps(&self) -> LearnedSteps {
+        LearnedSteps { costs: self.costs(), fewest_requests: self.fewest }
     }
 
     /// The costs as known now.
@@ -183,7 +201,9 @@ impl DecodeLearner {
     pub fn learn(&mut self, requests: f64, context_tokens: f64, seconds: Seconds) {
         let start = &self.start;
         let parts = [start.base_s, start.per_request_s * requests, start.per_token_s * context_tokens];
-        self.slopes.learn(parts, seconds);
+        if self.slopes.learn(parts, seconds) {
+            self.fewest = self.fewest.min(requests);
+        }
     }
 }
 
@@ -301,5 +321,6 @@ mod tests {
             let share = learned.step(requests, tokens) / real.step(requests, tokens);
             assert!((share - 1.0).abs() < 0.1, "{requests} {tokens}: {share}");
         }
+        assert!((1.0..20.0).contains(&learner.steps().fewest_requests));
     }
 }

@@ -11,11 +11,13 @@
 //! A decoder has all its streams at once, and each makes the steps of the others longer. It bears
 //! as many as keep its steps within a target, its KV in memory, and its own limit of requests. A
 //! step of one stream alone is the same on any number of decoders: a target near that or below it
-//! is raised to [`LONE_STEPS`] of it.
+//! is raised to [`LONE_STEPS`] of it. How long it is can't be told from steps of one number of
+//! streams alone; where these take longer than the target, each stream is then taken to add as
+//! much.
 
-use super::cost::DecodeCosts;
 use super::decode::FULL;
 use super::job::Seconds;
+use super::learn::LearnedSteps;
 
 /// Share of the pieces of work that may wait longer than the target: that of the replay's SLO.
 pub const LATE_SHARE: f64 = 0.1;
@@ -166,31 +168,65 @@ impl DecodeLoad {
     /// Load of these places, whose steps should take no longer than `per_token_s`, or than
     /// [`LONE_STEPS`] of a stream alone where that is more.
     #[must_use]
-    pub fn of(places: &[DecodePlace], costs: &DecodeCosts, per_token_s: Seconds) -> DecodeLoad {
+    pub fn of(places: &[DecodePlace], steps: &LearnedSteps, per_token_s: Seconds) -> DecodeLoad {
         let streams: f64 = places.iter().map(|place| place.streams).sum();
         let kv_tokens: f64 = places.iter().map(|place| place.kv_tokens).sum();
         let context_tokens = if streams > 0.0 { kv_tokens / streams } else { 0.0 };
         let mut load = DecodeLoad::default();
         for place in places.iter().filter(|place| place.streams > 0.0) {
-            let most = place.most_streams(costs, context_tokens, per_token_s);
-            let part = place.streams / most;
-            // With fewer streams in it a step is shorter, and each stream is over sooner: so many
-            // on this place are more of them on fewer places.
-            let full_step_s = costs.step(most, most * context_tokens);
-            let step_s = costs.step(place.streams, place.kv_tokens);
-            load.places_needed += part * (full_step_s / step_s.max(LEAST_S)).max(1.0);
-            load.streams_in_places += part;
+            for line in StepLine::likely(steps, place.streams, context_tokens, per_token_s) {
+                let most = place.most_streams(&line, context_tokens, per_token_s);
+                let part = line.share * place.streams / most;
+                // With fewer streams in it a step is shorter, and each stream is over sooner: so
+                // many on this place are more of them on fewer places.
+                let full_step_s = line.lone_s + line.each_s * (most - 1.0);
+                let step_s = steps.costs.step(place.streams, place.kv_tokens);
+                load.places_needed += part * (full_step_s / step_s.max(LEAST_S)).max(1.0);
+                load.streams_in_places += part;
+            }
         }
         load
     }
 }
 
+/// Length of a step by the number of its streams.
+#[derive(Clone, Copy, Debug)]
+struct StepLine {
+    /// A step of one stream alone.
+    lone_s: Seconds,
+    /// Seconds that each further stream adds.
+    each_s: Seconds,
+    /// Share of the belief that this is the line.
+    share: f64,
+}
+
+impl StepLine {
+    /// Lines that steps with so many streams of this mean context may be on: the learned one, or
+    /// the start values; and where steps are longer than the target, and neither half of these
+    /// streams nor a single one were ever seen, one by which each stream adds as much as the first.
+    fn likely(
+        steps: &LearnedSteps,
+        streams: f64,
+        context_tokens: f64,
+        per_token_s: Seconds,
+    ) -> [StepLine; 2] {
+        let LearnedSteps { costs, fewest_requests: fewest } = steps;
+        let each_s = costs.per_request_s + costs.per_token_s * context_tokens;
+        let step_s = costs.base_s + each_s * streams;
+        let is_guess = step_s > per_token_s && fewest.is_finite();
+        let known = if is_guess { (streams / fewest - 1.0).max(2.0 - fewest) } else { 1.0 };
+        let known = known.clamp(0.0, 1.0);
+        let learned = StepLine { lone_s: costs.base_s + each_s, each_s, share: known };
+        let each_s = step_s / streams.max(1.0);
+        [learned, StepLine { lone_s: each_s, each_s, share: 1.0 - known }]
+    }
+}
+
 impl DecodePlace {
     /// Streams of this mean context that it bears, one at least.
-    fn most_streams(&self, costs: &DecodeCosts, context_tokens: f64, per_token_s: Seconds) -> f64 {
-        let each_s = costs.per_request_s + costs.per_token_s * context_tokens;
-        let target_s = per_token_s.max(LONE_STEPS * costs.step(1.0, context_tokens));
-        let in_time = (target_s - costs.base_s) / each_s.max(LEAST_S);
+    fn most_streams(&self, line: &StepLine, context_tokens: f64, per_token_s: Seconds) -> f64 {
+        let target_s = per_token_s.max(LONE_STEPS * line.lone_s);
+        let in_time = 1.0 + (target_s - line.lone_s) / line.each_s.max(LEAST_S);
         let in_memory = match self.kv_capacity_tokens > 0.0 && context_tokens > 0.0 {
             true => FULL * self.kv_capacity_tokens / context_tokens,
             false => f64::INFINITY,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::route::cost::DecodeCosts;
 use crate::util::splitmix::mix;
 
 /// Seconds of work of one piece, by a number from 0 to 1.
@@ -120,6 +121,11 @@ fn work_sums_are_those_of_what_came_in_between() {
     assert_eq!((WorkSum::default().mean_s(), WorkSum::default().residual_s()), (0.0, 0.0));
 }
 
+/// Steps that were learned from one stream alone and up.
+fn known(costs: DecodeCosts) -> LearnedSteps {
+    LearnedSteps { costs, fewest_requests: 1.0 }
+}
+
 const COSTS: DecodeCosts = DecodeCosts { base_s: 0.02, per_request_s: 1e-4, per_token_s: 5e-8 };
 
 fn place(streams: f64) -> DecodePlace {
@@ -140,7 +146,7 @@ fn decoders_needed_are_those_whose_steps_keep_the_target() {
     for places in [4u32, 5, 8, 20] {
         let streams = steady_streams(10_000.0, f64::from(places));
         let all = vec![place(streams); places as usize];
-        let load = DecodeLoad::of(&all, &COSTS, 0.04);
+        let load = DecodeLoad::of(&all, &known(COSTS), 0.04);
         assert!((load.places_needed - 4.0).abs() < 1e-6, "{places} with {streams}: {load:?}");
     }
     let step_s = COSTS.step(100.0, 100.0 * 2_000.0);
@@ -149,20 +155,20 @@ fn decoders_needed_are_those_whose_steps_keep_the_target() {
 
 #[test]
 fn decoder_is_full_by_memory_and_by_its_own_word() {
-    let of = |place| DecodeLoad::of(&[place], &COSTS, 0.04).streams_in_places;
+    let of = |place| DecodeLoad::of(&[place], &known(COSTS), 0.04).streams_in_places;
     assert!((of(place(50.0)) - 0.5).abs() < 1e-9);
     // 90 % of 100 000 tokens are 45 contexts.
     let small = DecodePlace { kv_capacity_tokens: 100_000.0, ..place(45.0) };
     assert!((of(small) - 1.0).abs() < 1e-9);
     assert!((of(DecodePlace { most_streams: Some(25.0), ..place(50.0) }) - 2.0).abs() < 1e-9);
     // More streams than the target allows: so many more places are needed, not fewer.
-    assert!((DecodeLoad::of(&[place(300.0)], &COSTS, 0.04).places_needed - 3.0).abs() < 1e-9);
+    assert!((DecodeLoad::of(&[place(300.0)], &known(COSTS), 0.04).places_needed - 3.0).abs() < 1e-9);
     // One alone is too slow, as it is on more places: one of 20.2 ms and 25 % more is the target,
     // which 26.25 streams keep.
-    let slow = DecodeLoad::of(&[place(26.25)], &COSTS, 0.001);
+    let slow = DecodeLoad::of(&[place(26.25)], &known(COSTS), 0.001);
     assert!((slow.places_needed - 1.0).abs() < 1e-9, "{slow:?}");
-    assert_eq!(DecodeLoad::of(&[place(0.0)], &COSTS, 0.04), DecodeLoad::default());
-    assert_eq!(DecodeLoad::of(&[], &COSTS, 0.04), DecodeLoad::default());
+    assert_eq!(DecodeLoad::of(&[place(0.0)], &known(COSTS), 0.04), DecodeLoad::default());
+    assert_eq!(DecodeLoad::of(&[], &known(COSTS), 0.04), DecodeLoad::default());
 }
 
 /// Places that so many streams on two decoders need at 50 ms a step, where a step of one alone
@@ -170,7 +176,7 @@ fn decoder_is_full_by_memory_and_by_its_own_word() {
 fn places_needed(streams: f64, lone_s: f64, share: f64) -> f64 {
     let costs =
         DecodeCosts { base_s: lone_s * (1.0 - share), per_request_s: lone_s * share, per_token_s: 0.0 };
-    DecodeLoad::of(&[place(streams / 2.0), place(streams / 2.0)], &costs, 0.05).places_needed
+    DecodeLoad::of(&[place(streams / 2.0), place(streams / 2.0)], &known(costs), 0.05).places_needed
 }
 
 proptest::proptest! {
@@ -213,4 +219,30 @@ fn table_of_the_guide_is_what_is_computed() {
         assert_eq!(row(begins), expected);
         assert_eq!(expected.len(), 7);
     }
+}
+
+/// Places that 20 streams need on one decoder, where steps of 20 take `step_s`, and were learned
+/// from no fewer than `fewest_requests`; 50 ms a token are the target.
+fn needed_of_20(step_s: f64, lone_s: f64, fewest_requests: f64) -> f64 {
+    let each_s = (step_s - lone_s) / 19.0;
+    let costs = DecodeCosts { base_s: lone_s - each_s, per_request_s: each_s, per_token_s: 0.0 };
+    DecodeLoad::of(&[place(20.0)], &LearnedSteps { costs, fewest_requests }, 0.05).places_needed
+}
+
+#[test]
+fn a_split_that_nothing_has_shown_does_not_hide_a_missed_target() {
+    for lone_s in [0.01, 0.03, 0.045, 0.058] {
+        let needed = needed_of_20(0.06, lone_s, 20.0);
+        assert!((needed - 1.2).abs() < 0.02, "{lone_s}: {needed}");
+        // Before anything is learned no target is missed.
+        assert_eq!(needed_of_20(0.06, lone_s, f64::INFINITY), needed_of_20(0.06, lone_s, 1.0));
+        // Within the target nothing is to be decided by it.
+        assert_eq!(needed_of_20(0.04, lone_s.min(0.035), 20.0), needed_of_20(0.04, lone_s.min(0.035), 1.0));
+    }
+    // Once ten were seen, it is known that a stream alone has such a step, or that it does not.
+    let (slow, crowded) = (needed_of_20(0.06, 0.058, 10.0), needed_of_20(0.06, 0.01, 10.0));
+    assert!(slow < 0.5 && crowded > 1.2, "{slow} {crowded}");
+    // In between there is no jump.
+    let all: Vec<f64> = (0..=100).map(|n| needed_of_20(0.06, 0.058, 10.0 + f64::from(n) / 10.0)).collect();
+    assert!(all.windows(2).all(|pair| pair[1] >= pair[0] && pair[1] < pair[0] * 1.2), "{all:?}");
 }
