@@ -12,9 +12,11 @@ use std::net::SocketAddr;
 use pd_proxy::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
 
 use crate::command::run;
+use crate::common::place;
 
+/// A port of a host where nobody else listens, also after what is started there has ended.
 pub fn anywhere() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
+    place::own_host()
 }
 
 /// The settings of every configuration here: nothing is left for engines to say.
