@@ -191,7 +191,8 @@ impl ServedFleet {
     ///
     /// # Errors
     /// It still had work after `limit`, and serves on; another order is still under way, or a move;
-    /// or somebody has added, removed or woken it meanwhile.
+    /// or somebody has added, removed or woken it meanwhile; or the gateway's own end cuts its
+    /// requests.
     pub(super) async fn rest<'a>(
         &'a self,
         instance: &'a Arc<Instance>,
@@ -226,6 +227,11 @@ impl ServedFleet {
             let cause = self.busy_cause(engine);
             self.take_back(engine);
             return Err(format!("{cause} after {} ms (drain_ms)", limit.as_millis()));
+        }
+        // Its requests were cut, not finished: it may not be told in the gateway's last moment.
+        if self.relay.meters.cuts() {
+            self.take_back(engine);
+            return Err("the gateway shuts down: it was not told".to_owned());
         }
         let is_wanted = || roles.iter().any(|role| members.is_wanted(*role, engine));
         let is_free = || !order.has_left || self.asleep.all().contains_key(engine) && is_wanted();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use crate::server::instances::DRAIN_WAIT;
+use crate::server::printable;
 
 /// Pairs of a query that have one name, and the query without them.
 pub(super) struct NamedPairs<'a> {
@@ -40,6 +41,6 @@ pub(super) fn drain_wait(pair: &str) -> Result<Duration, String> {
     let digits = value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value);
     let limit = digits.and_then(|digits| digits.parse().ok()).map(Duration::from_millis);
     let most_ms = DRAIN_WAIT.as_millis();
-    let wrong = || format!("expected a number of milliseconds from 0 to {most_ms}");
+    let wrong = || format!("`{}`: expected a number of milliseconds from 0 to {most_ms}", printable(pair));
     limit.filter(|limit| *limit <= DRAIN_WAIT).ok_or_else(wrong)
 }

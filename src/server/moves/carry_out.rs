@@ -34,17 +34,18 @@ pub(super) struct Errand {
     pub(super) drain: Duration,
     /// Further members of what the engine is told.
     pub(super) switch: Map<String, Value>,
-    /// Cancelled when the gateway ends.
+    /// Cancelled when the gateway is to end: an engine that still drains stays where it was.
     pub(super) stop: CancellationToken,
+    /// Cancelled when the gateway ends.
+    pub(super) cut: CancellationToken,
 }
 
 impl Errand {
     /// Moves the engine; its old role it has left already.
     pub(super) async fn run(self) {
-        let stop = self.stop.clone();
         let end = tokio::select! {
             end = self.take() => end,
-            () = stop.cancelled() => Step::Lost("the gateway ends".to_owned()),
+            end = self.given_up() => end,
         };
         let end = match end {
             // What it is still is what nobody knew before.
@@ -72,6 +73,17 @@ impl Errand {
         }
         members.show(&self.fleet.relay.meters);
         self.fleet.moves.end(&self.turn, &self.step, end);
+    }
+
+    /// Waits for the end of the gateway.
+    async fn given_up(&self) -> Step {
+        let cause = "the gateway shuts down".to_owned();
+        self.stop.cancelled().await;
+        if *self.step.borrow() == Step::Draining {
+            return Step::Kept(cause);
+        }
+        self.cut.cancelled().await;
+        Step::Lost(cause)
     }
 
     async fn take(&self) -> Step {

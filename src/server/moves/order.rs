@@ -116,6 +116,7 @@ async fn begin(gateway: &Arc<Gateway>, order: Order) -> Result<Ended, Error> {
                 drain: Duration::from_millis(order.wait_ms),
                 switch: order.switch,
                 stop: gateway.stop.clone(),
+                cut: gateway.cut.clone(),
             };
             let names = gateway.clone();
             // In a task of its own: a caller that hangs up must not leave it half done.
@@ -153,6 +154,9 @@ fn start(fleet: &ServedFleet, turn: &Turn, lost: bool, force: bool) -> Result<()
     if fleet.asleep.is_ordered(engine) {
         let message = format!("`{engine}` is drained by another order (drain_ms): wait for its end");
         return refuse(message, "instance");
+    }
+    if fleet.asleep.has(*from, engine) {
+        return refuse(format!("`{engine}` sleeps or pauses: wake it first"), "instance");
     }
     let members = fleet.relay.fleet.members(*from);
     let own = members.iter().find(|it| it.endpoint() == engine);
