@@ -59,6 +59,8 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         () = closing => {}
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => {
+            // Connections listen for the cut once they have been told to end.
+            gateway.stop.cancel();
             gateway.cut_all();
             let _ = tokio::time::timeout(CUT_NOTICE, serving).await;
             tracing::warn!("cut by a second signal");

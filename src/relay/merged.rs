@@ -2,6 +2,7 @@
 //! has an event is next.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use crate::dialect::Api;
 use crate::dialect::batch::Merge;
 use crate::dialect::fault;
 use crate::error::{Error, Kind};
+use crate::obs::Meters;
 use crate::relay::account::Ledger;
+use crate::relay::shutdown;
 use crate::relay::stream::{self, Cut, Stream};
 
 /// The body of a streamed answer to several prompts.
@@ -27,6 +30,7 @@ pub struct Merged {
     http2: bool,
     /// `None` once it has broken off.
     ledger: Option<Ledger>,
+    meters: Arc<Meters>,
     tell: Duration,
 }
 
@@ -63,12 +67,20 @@ impl Merged {
         let merge = Merge::new(parts.len(), choices);
         let part = |(at, stream)| Part { at, stream, over: false };
         let parts = parts.into_iter().enumerate().map(part).collect();
-        Merged { parts, merge, state: State::Running, http2, ledger: Some(ledger), tell }
+        let meters = ledger.meters().clone();
+        Merged { parts, merge, state: State::Running, http2, ledger: Some(ledger), meters, tell }
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> Polled {
         loop {
-            let out = match ready!(self.parts.poll_next_unpin(cx)) {
+            // Parts that nothing has woken don't see by themselves that all is cut.
+            let polled = match self.parts.poll_next_unpin(cx) {
+                Poll::Pending if self.meters.cuts() && !self.merge.ended() => {
+                    return self.break_off(&shutdown());
+                }
+                polled => ready!(polled),
+            };
+            let out = match polled {
                 Some(Item::Events(at, events)) => match self.merge.pass(at, &events) {
                     Ok(out) => out,
                     Err(e) => return self.break_off(&Error::new(Kind::DecodeFailed, e.to_string())),

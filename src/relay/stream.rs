@@ -444,6 +444,8 @@ impl Body for Stream {
                 State::Interrupted(error, cause) => this.interrupted(error, cause),
                 State::Resuming(mut search, error) => match search.as_mut().poll(cx) {
                     Poll::Ready((ledger, found)) => this.resumed(ledger, found, *error),
+                    // The account went with the search, and knows by itself how it ended.
+                    Poll::Pending if this.relay.meters.cuts() => this.break_off(&shutdown(), false),
                     Poll::Pending => {
                         this.state = State::Resuming(search, error);
                         return Poll::Pending;

@@ -14,13 +14,10 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::dialect::Api;
 use crate::relay::box_in_place::boxed;
-use crate::relay::shutdown;
 use crate::server::body_memory::ConnectionBytes;
 use crate::server::openai::{Route, generate};
 use crate::server::operator_access::ListenerScope;
-use crate::server::reply;
 use crate::server::routes::at_the_door;
 use crate::server::{Arrived, Gateway, h2_stream_timeout};
 
@@ -40,26 +37,6 @@ pub(super) struct Front {
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-/// An answer, or that the gateway's own end cuts it.
-pub(super) struct Answering {
-    answer: Answer,
-    gateway: Arc<Gateway>,
-    /// API whose errors have a shape of their own.
-    api: Option<Api>,
-}
-
-impl Future for Answering {
-    type Output = Result<Response<Body>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = self.answer.as_mut().poll(cx);
-        match answer.is_pending() && self.gateway.meters.cuts() {
-            true => Poll::Ready(Ok(reply::error_of(self.api, &shutdown()))),
-            false => answer,
-        }
-    }
-}
 
 impl Front {
     /// In front of the routes of operators.
@@ -84,28 +61,26 @@ impl Front {
 impl Service<Request<Incoming>> for Front {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Answering {
+    fn call(&mut self, mut request: Request<Incoming>) -> Answer {
         request.extensions_mut().insert(Arrived(Instant::now()));
         if let Some(bodies) = &self.bodies {
             request.extensions_mut().insert(bodies.clone());
         }
-        let (gateway, api) = (self.gateway.clone(), reply::api_at(request.uri().path()));
         let passes = self.passes_routes && request.method() == Method::POST;
-        let answer: Answer = match Route::at(request.uri().path()).filter(|_| passes) {
-            Some(route) => boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new))),
+        match Route::at(request.uri().path()).filter(|_| passes) {
+            Some(route) => boxed(|| past_the_routes(self.gateway.clone(), route, request.map(Body::new))),
             None => {
                 request.extensions_mut().insert(self.reach);
                 let answer = self.routes.call(request);
                 Box::pin(async { answer.await.map(h2_stream_timeout::watched) })
             }
-        };
-        Answering { answer, gateway, api }
+        }
     }
 }
 

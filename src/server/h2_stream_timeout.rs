@@ -17,6 +17,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::server::cut::CutWaker;
+
 tokio::task_local! {
     /// Since when a piece of the answer of this task waits for the client; None while there is
     /// none.
@@ -26,11 +28,11 @@ tokio::task_local! {
 /// The work for one stream, for as long as its client is patiently served.
 pub(super) type Served<F, G> = TaskLocalFuture<Cell<Option<Instant>>, Patient<F, G>>;
 
-/// `task`, which is dropped when a piece of its answer waits for longer than `limit`. `held` is
-/// kept as long as it.
-pub(super) fn served<F: Future, G: Unpin>(task: F, limit: Duration, held: G) -> Served<F, G> {
+/// `task`, which is dropped when a piece of its answer waits for longer than `limit`, and polled
+/// once more by `cut`. `held` is kept as long as it.
+pub(super) fn served<F: Future, G: Unpin>(task: F, limit: Duration, cut: CutWaker, held: G) -> Served<F, G> {
     let task = Box::pin(task);
-    WAITING.scope(Cell::new(None), Patient { task, limit, timer: None, _held: held })
+    WAITING.scope(Cell::new(None), Patient { task, limit, timer: None, cut, _held: held })
 }
 
 /// Makes the pieces of an answer known to the task that [`served`] watches; elsewhere it stays as
@@ -48,6 +50,7 @@ pub(super) struct Patient<F, G> {
     limit: Duration,
     /// Made for the first piece that has to wait; most streams never have one.
     timer: Option<Pin<Box<Sleep>>>,
+    cut: CutWaker,
     _held: G,
 }
 
@@ -58,6 +61,7 @@ impl<F: Future, G: Unpin> Future for Patient<F, G> {
         if self.task.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
+        self.cut.wake(cx);
         let Some(since) = WAITING.try_with(Cell::get).ok().flatten() else { return Poll::Pending };
         let until = since + self.limit;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
@@ -98,8 +102,13 @@ impl HttpBody for Watched {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
+
+    fn uncut() -> CutWaker {
+        CutWaker::new(CancellationToken::new())
+    }
 
     /// Takes a piece of an answer every so often.
     async fn take(pieces: usize, pause: Duration) {
@@ -114,10 +123,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_is_served_and_one_that_takes_nothing_is_not() {
         let (limit, start) = (Duration::from_secs(10), Instant::now());
-        served(take(5, Duration::from_secs(8)), limit, ()).await;
+        served(take(5, Duration::from_secs(8)), limit, uncut(), ()).await;
         assert_eq!(start.elapsed().as_secs(), 40);
         let start = Instant::now();
-        served(take(5, Duration::from_secs(3600)), limit, ()).await;
+        served(take(5, Duration::from_secs(3600)), limit, uncut(), ()).await;
         assert_eq!(start.elapsed().as_secs(), 10);
     }
 
@@ -128,14 +137,14 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3600)).await;
         };
         let start = Instant::now();
-        served(never_polled, Duration::from_secs(10), ()).await;
+        served(never_polled, Duration::from_secs(10), uncut(), ()).await;
         assert_eq!(start.elapsed().as_secs(), 10);
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_for_an_engine_does_not_time_out_the_client() {
         let start = Instant::now();
-        served(tokio::time::sleep(Duration::from_secs(3600)), Duration::from_secs(10), ()).await;
+        served(tokio::time::sleep(Duration::from_secs(3600)), Duration::from_secs(10), uncut(), ()).await;
         assert_eq!(start.elapsed().as_secs(), 3600);
     }
 }

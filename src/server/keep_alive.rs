@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,8 +19,9 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::dialect::{Api, refusal_event};
 use crate::error::{Error, Kind};
-use crate::relay::Refusal;
+use crate::obs::Meters;
 use crate::relay::answer::AnswerBody;
+use crate::relay::{Refusal, shutdown};
 use crate::server::fallback::FleetAnswer;
 use crate::server::openai::{into_body, into_response};
 use crate::server::reply;
@@ -45,6 +47,7 @@ pub(super) struct KeepAlive {
 /// The body of a stream that opened before its answer.
 struct Early {
     keep_alive: KeepAlive,
+    meters: Arc<Meters>,
     state: State,
 }
 
@@ -59,17 +62,21 @@ impl KeepAlive {
     ///
     /// # Errors
     /// The refusal of a request that is refused within the interval.
-    pub(super) async fn answer(self, mut pending: Pending) -> Result<Response<Body>, Box<Refusal>> {
+    pub(super) async fn answer(
+        self,
+        meters: &Arc<Meters>,
+        mut pending: Pending,
+    ) -> Result<Response<Body>, Box<Refusal>> {
         match timeout(self.interval, &mut pending).await {
             Ok(ended) => ended.map(into_response),
-            Err(_) => Ok(self.open(pending)),
+            Err(_) => Ok(self.open(meters.clone(), pending)),
         }
     }
 
     /// Opens the stream, with a first comment.
-    fn open(self, pending: Pending) -> Response<Body> {
+    fn open(self, meters: Arc<Meters>, pending: Pending) -> Response<Body> {
         let state = State::Waiting { pending, pause: Box::pin(sleep(Duration::ZERO)) };
-        let mut response = Response::new(Body::new(Early { keep_alive: self, state }));
+        let mut response = Response::new(Body::new(Early { keep_alive: self, meters, state }));
         let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
@@ -123,6 +130,12 @@ impl http_body::Body for Early {
                             return Poll::Ready(Some(Ok(Frame::data(event.into()))));
                         }
                     },
+                    // The account went with the request, and knows by itself how it ended.
+                    Poll::Pending if this.meters.cuts() => {
+                        this.state = State::Done;
+                        let event = this.keep_alive.api.error_event(&shutdown(), 0);
+                        return Poll::Ready(Some(Ok(Frame::data(event.into()))));
+                    }
                     Poll::Pending => {
                         if pause.as_mut().poll(cx).is_pending() {
                             return Poll::Pending;

@@ -13,9 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::server::bind::{Bound, KEEPALIVE};
+use crate::server::cut::CutWaker;
 use crate::server::fast_path::Front;
 use crate::server::idle::{self, Activity, End};
 use crate::server::operator_access::ListenerScope;
@@ -269,7 +271,8 @@ impl Door {
     fn http(&self, version: Version, activity: Option<Activity>) -> auto::Builder<Tasks> {
         let edge = &self.gateway.edge.now();
         let tracker = self.gateway.tasks.clone();
-        let mut http = auto::Builder::new(Tasks { tracker, write_time: edge.write_time, activity });
+        let cut = self.gateway.cut.clone();
+        let mut http = auto::Builder::new(Tasks { tracker, write_time: edge.write_time, activity, cut });
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(edge.header_time)
@@ -341,6 +344,8 @@ struct Tasks {
     write_time: Duration,
     /// Counts them; None over HTTP/1.1, where hyper runs none here.
     activity: Option<Activity>,
+    /// Cancelled when open requests are to end.
+    cut: CancellationToken,
 }
 
 impl<F> hyper::rt::Executor<F> for Tasks
@@ -350,7 +355,8 @@ where
 {
     fn execute(&self, task: F) {
         let open = self.activity.as_ref().map(Activity::open);
-        self.tracker.spawn(h2_stream_timeout::served(task, self.write_time, open));
+        let cut = CutWaker::new(self.cut.clone());
+        self.tracker.spawn(h2_stream_timeout::served(task, self.write_time, cut, open));
     }
 }
 

@@ -11,6 +11,7 @@ mod body;
 mod body_memory;
 mod cors;
 mod csrf;
+mod cut;
 mod every_engine;
 mod explain;
 mod fallback;

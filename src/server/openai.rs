@@ -1,6 +1,7 @@
 //! The generating routes: from an HTTP request to a [`ReceivedRequest`], and back.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +25,9 @@ use crate::relay::box_in_place::boxed;
 use crate::relay::job::session_of;
 use crate::relay::request_ids::Name;
 use crate::relay::response_owners::{self, AliasedModel};
-use crate::relay::{Refusal, Relay};
+use crate::relay::{Refusal, Relay, shutdown};
 use crate::server::adapter::Adapter;
+use crate::server::cut::unless_cut;
 use crate::server::every_engine::FleetTarget;
 use crate::server::fallback::{Fallback, FleetAnswer};
 use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, NamedTarget, RequestTies};
@@ -91,17 +93,21 @@ pub(super) async fn generate(
     ledger.traced(gateway.span(&request, &id, arrived));
     let caller = auth::caller(&gateway, request.extensions());
     ledger.called_by(caller.clone());
-    let ended = match prepare(&gateway, route, request, &mut ledger).await {
-        Ok(prepared) => drive(&gateway, prepared, ledger).await,
-        Err(error) => Err(Box::new(Refusal { error, ledger })),
-    };
-    let mut response = match ended {
-        Ok(answer) => answer,
-        Err(mut refusal) => {
+    let ended = pin!(async {
+        match prepare(&gateway, route, request, &mut ledger).await {
+            Ok(prepared) => drive(&gateway, prepared, ledger).await,
+            Err(error) => Err(Box::new(Refusal { error, ledger })),
+        }
+    });
+    let mut response = match unless_cut(&gateway.meters, ended).await {
+        Some(Ok(answer)) => answer,
+        Some(Err(mut refusal)) => {
             let response = reply::error_under(gateway.edge.now().overload_status, Some(api), &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
             response
         }
+        // The account knows by itself how it ended.
+        None => reply::error_of(Some(api), &shutdown()),
     };
     mark_stream(&mut response);
     auth::tell_limits(&caller, response.headers_mut());
@@ -125,14 +131,14 @@ async fn drive(
         let pending = Box::pin(fallback.drive(chosen, request, ledger));
         return match at_once {
             true => pending.await.map(into_response),
-            false => keep_alive.answer(pending).await,
+            false => keep_alive.answer(&gateway.meters, pending).await,
         };
     }
     if at_once {
         return fallback::drive_one(&chosen, request, ledger).await.map(into_response);
     }
     let pending = Box::pin(async move { fallback::drive_one(&chosen, request, ledger).await });
-    keep_alive.answer(pending).await
+    keep_alive.answer(&gateway.meters, pending).await
 }
 
 /// The answer under the client's name for the model.

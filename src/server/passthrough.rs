@@ -1,5 +1,6 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -15,6 +16,8 @@ use crate::fleet::{InstanceId, Reservation, Role};
 use crate::relay::box_in_place::boxed;
 use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::response_owners::{self, AliasedModel};
+use crate::relay::shutdown;
+use crate::server::cut::unless_cut;
 use crate::server::every_engine::FleetTarget;
 use crate::server::fallback::{self, FleetChange, Hops, NO_ENGINE};
 use crate::server::fleets::{ChosenFleet, ModelAlias, ModelRoute, ServedFleet};
@@ -39,13 +42,15 @@ pub(super) async fn serve(
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
     let (arrived, api) = (openai::arrived(&request), reply::api_at(request.uri().path()));
+    let path = request.uri().path().to_owned();
     let mut account = PassthroughAccount::open(gateway.meters.clone(), id.clone(), arrived, caller.clone());
     account.traced(gateway.span(&request, &id, arrived));
     let routed = RoutedRequest { kind, passage, request, arrived };
-    let mut response = match run(gateway, routed, &mut account).await {
+    let answered = unless_cut(&gateway.meters, pin!(run(gateway, routed, &mut account))).await;
+    let mut response = match answered.unwrap_or_else(|| Err(shutdown())) {
         Ok(FleetAnswer { answer, reservation, chosen, until }) => {
             account.answers(answer.status());
-            let end = StreamEnd::of(answer.headers());
+            let end = StreamEnd::of(answer.headers(), &path);
             answer.map(|body| {
                 let ChosenFleet { fleet, alias, .. } = chosen;
                 let silence = IdleTimeout::new(fleet.relay.settings.now().gap, until);

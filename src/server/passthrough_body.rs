@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::fleet::Reservation;
-use crate::relay::Relay;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::idle_timeout::{BODY_END, IdleTimeout};
+use crate::relay::{Relay, shutdown};
 use crate::server::begun::BegunBody;
 use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::stream_end::StreamEnd;
@@ -27,6 +27,8 @@ pub(super) struct PassthroughBody {
     end: Option<StreamEnd>,
     /// Time at which an engine is hung up on whose body stays open after the last event.
     over_until: Option<Instant>,
+    /// The client has been told that the gateway's end cuts the stream.
+    is_cut: bool,
     silence: IdleTimeout,
     account: PassthroughAccount,
     reservation: Reservation,
@@ -42,6 +44,8 @@ pub(super) enum Cut {
     Late,
     #[error(transparent)]
     Silent(Error),
+    #[error("the gateway shuts down")]
+    Shutdown,
 }
 
 impl PassthroughBody {
@@ -52,8 +56,16 @@ impl PassthroughBody {
         account: PassthroughAccount,
         reservation: Reservation,
     ) -> PassthroughBody {
-        let mut held =
-            PassthroughBody { body, end: None, over_until: None, silence, account, reservation, relay };
+        let mut held = PassthroughBody {
+            body,
+            end: None,
+            over_until: None,
+            is_cut: false,
+            silence,
+            account,
+            reservation,
+            relay,
+        };
         held.complete_if_ended();
         held
     }
@@ -81,6 +93,14 @@ impl PassthroughBody {
         }
     }
 
+    /// The gateway's own end. A stream of events ends with one that says so; what else has begun
+    /// breaks off.
+    fn cut(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        self.is_cut = true;
+        let told = self.end.as_mut().map(|end| end.broken_by(&shutdown()));
+        Poll::Ready(Some(told.map(Frame::data).ok_or(Cut::Shutdown)))
+    }
+
     /// An engine that breaks answers off, or falls silent, is left alone as one that refuses is;
     /// one that was cut off at the request's own time limit did nothing wrong.
     fn broken(&mut self, why: FailureKind, error: String) {
@@ -102,6 +122,9 @@ impl Body for PassthroughBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
+        if this.is_cut {
+            return Poll::Ready(None);
+        }
         match Pin::new(&mut this.body).poll_frame(cx) {
             // Data may always be ready for a slow reader: the deadline is checked here, too.
             Poll::Ready(Some(Ok(_))) if Instant::now() >= this.silence.end() => {
@@ -127,6 +150,7 @@ impl Body for PassthroughBody {
                 Poll::Ready(None)
             }
             Poll::Pending if this.over_until.is_some() => this.silence.poll_timer(cx).map(|()| None),
+            Poll::Pending if this.relay.meters.cuts() => this.cut(),
             Poll::Pending => {
                 let engine = this.reservation.instance();
                 let (is_away, is_cut) = (|| engine.health().is_silent(), || this.relay.fleet.is_cut());
@@ -139,7 +163,7 @@ impl Body for PassthroughBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.is_cut || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,6 +1,7 @@
 //! The router: the table of routes behind one door.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,6 +14,8 @@ use http::{HeaderValue, Method, Response, StatusCode, Uri, Version, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
+use crate::relay::shutdown;
+use crate::server::cut::unless_cut;
 use crate::server::table::{self, Answer, CONFIGURED, Key, Listener, Row, TABLE};
 use crate::server::{
     Gateway, auth, cors, csrf, every_engine, headers, host, openai, openapi, operator_access, passthrough,
@@ -136,7 +139,11 @@ pub(super) async fn at_the_door<F: Future<Output = Response<Body>>>(
     let leftover = unread_body::of(&mut request);
     // Over HTTP/2 the end of a connection is said by GOAWAY.
     let told_to_leave = request.version() < Version::HTTP_2;
-    let mut response = let_in(gateway, api, request, next).await;
+    let mut response = {
+        let answer = pin!(let_in(gateway, api, request, next));
+        let answered = unless_cut(&gateway.meters, answer).await;
+        answered.unwrap_or_else(|| reply::error_of(api, &shutdown()))
+    };
     if told_to_leave && gateway.leaves() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

@@ -6,6 +6,8 @@ use http::HeaderMap;
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
+use crate::error::Error;
+use crate::server::reply;
 use crate::util::media_type::is_event_stream;
 
 /// Most bytes of an incomplete event that are kept to be looked into.
@@ -14,15 +16,31 @@ const EVENT_BYTES: usize = 16 << 10;
 /// Watch for the last event of a stream.
 #[derive(Debug)]
 pub(super) struct StreamEnd {
+    /// The API whose error events its clients know.
+    api: Api,
     framer: Framer,
     /// The last event has begun.
     ending: bool,
 }
 
 impl StreamEnd {
-    /// Watch over an answer with this head; `None` where it is no stream of events.
-    pub(super) fn of(headers: &HeaderMap) -> Option<StreamEnd> {
-        is_event_stream(headers).then(|| StreamEnd { framer: Framer::new(EVENT_BYTES), ending: false })
+    /// Watch over an answer with this head, at the path of a request; `None` where it is no stream
+    /// of events.
+    pub(super) fn of(headers: &HeaderMap, path: &str) -> Option<StreamEnd> {
+        let api = match reply::api_at(path) {
+            Some(api) => api,
+            None if path.starts_with(Api::Responses.path()) => Api::Responses,
+            None => Api::Chat,
+        };
+        is_event_stream(headers).then(|| StreamEnd { api, framer: Framer::new(EVENT_BYTES), ending: false })
+    }
+
+    /// Event that ends the stream with this error, also in the middle of an event of the engine's.
+    pub(super) fn broken_by(&mut self, error: &Error) -> Bytes {
+        let event = self.api.error_event(error, 0);
+        let is_within_event = self.framer.mid_frame() || self.framer.finish().is_some();
+        let before = if is_within_event { "\n\n" } else { "" };
+        format!("{before}{event}").into()
     }
 
     /// Looks at a piece that goes out. True once the last event is complete: `[DONE]`, or that of a
@@ -41,6 +59,7 @@ mod tests {
     use http::{HeaderValue, header};
 
     use super::*;
+    use crate::error::Kind;
 
     fn headers(kind: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))])
@@ -57,7 +76,8 @@ mod tests {
             &large,
         ] {
             for size in [1, 7, 4_096, text.len()] {
-                let mut end = StreamEnd::of(&headers("text/event-stream; charset=utf-8")).unwrap();
+                let mut end =
+                    StreamEnd::of(&headers("text/event-stream; charset=utf-8"), "/v1/responses/r").unwrap();
                 let pieces = text.as_bytes().chunks(size);
                 let seen: Vec<bool> = pieces.map(|it| end.passes(&Bytes::copy_from_slice(it))).collect();
                 let (last, before) = seen.split_last().unwrap();
@@ -71,10 +91,26 @@ mod tests {
 
     #[test]
     fn other_answers_have_no_last_event() {
-        assert!(StreamEnd::of(&headers("application/json")).is_none());
-        assert!(StreamEnd::of(&headers("text")).is_none());
-        assert!(StreamEnd::of(&HeaderMap::new()).is_none());
-        let mut end = StreamEnd::of(&headers("Text/Event-Stream")).unwrap();
+        assert!(StreamEnd::of(&headers("application/json"), "/").is_none());
+        assert!(StreamEnd::of(&headers("text"), "/").is_none());
+        assert!(StreamEnd::of(&HeaderMap::new(), "/").is_none());
+        let mut end = StreamEnd::of(&headers("Text/Event-Stream"), "/").unwrap();
         assert!(!end.passes(&Bytes::from_static(b"data: it says [DONE]\n\n: data: [DONE]\n\n")));
+    }
+
+    #[test]
+    fn error_is_an_event_of_its_own_and_of_the_api() {
+        let error = Error::new(Kind::Shutdown, "it ends");
+        for (path, opening) in [
+            ("/v1/responses/resp_1", "event: error\ndata: {"),
+            ("/v1/messages/x", "event: error\ndata: {"),
+            ("/v1/audio/transcriptions", "data: {\"error\""),
+        ] {
+            let mut end = StreamEnd::of(&headers("text/event-stream"), path).unwrap();
+            assert!(end.broken_by(&error).starts_with(opening.as_bytes()), "{path}");
+            assert!(!end.passes(&Bytes::from_static(b"data: {\"half")));
+            let told = end.broken_by(&error);
+            assert!(told.starts_with(b"\n\n") && told[2..].starts_with(opening.as_bytes()), "{path}");
+        }
     }
 }

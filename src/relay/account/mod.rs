@@ -407,6 +407,11 @@ impl Ledger {
         self.cached = self.cached.or(usage.cached);
     }
 
+    /// Metrics of the fleet that it is for.
+    pub fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
     /// The request is answered with an error of ours, under `status`.
     pub fn refused(&mut self, error: &Error, status: StatusCode) {
         self.end = End { status: status.as_u16(), reason: error.kind().code() };

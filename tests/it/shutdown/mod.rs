@@ -1,5 +1,7 @@
 //! The end of a shutdown: what is still open is cut, and its client is told.
 
+mod everywhere;
+
 use std::time::{Duration, Instant};
 
 use pd_proxy::sim::{Fault, FaultKind};
