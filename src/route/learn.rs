@@ -18,6 +18,8 @@ const RANGE: f64 = 100.0;
 const FORGETTING: f64 = 0.99;
 /// Doubt of the start values, as a variance of their shares.
 const DOUBT: f64 = 4.0;
+/// By 1 / this more requests than the fewest a step shows what each adds.
+const SPLIT_RANGE: f64 = 2.0;
 /// Variance of an observation's share of its prediction.
 const NOISE: f64 = 0.04;
 
@@ -44,8 +46,9 @@ pub struct PrefillLearner {
 pub struct DecodeLearner {
     start: DecodeCosts,
     slopes: Slopes<3>,
-    /// The fewest requests of a step that was learned from.
+    /// The fewest and the most requests of a step that was learned from.
     fewest: f64,
+    most: f64,
 }
 
 /// Costs of decode steps, and what they were learned from.
@@ -53,9 +56,9 @@ pub struct DecodeLearner {
 pub struct LearnedSteps {
     /// The costs as known now.
     pub costs: DecodeCosts,
-    /// The fewest requests of a step that was learned from; infinite before the first. From steps
-    /// of one number of requests alone nobody can tell what each of them adds.
-    pub fewest_requests: f64,
+    /// Belief that the steps have shown what each request adds, from 0 to 1. One number of requests
+    /// alone shows it only where it is one. Start values are believed until something is learned.
+    pub split_known: f64,
 }
 
 /// Work of one prefill.
@@ -179,12 +182,16 @@ impl PrefillLearner {
 impl DecodeLearner {
     /// Nothing is learned yet.
     pub fn new(start: DecodeCosts) -> Self {
-        Self { start, slopes: Slopes::new(), fewest: f64::INFINITY }
+        Self { start, slopes: Slopes::new(), fewest: f64::INFINITY, most: 0.0 }
     }
 
     /// The costs, and what they were learned from.
     pub fn steps(&self) -> LearnedSteps {
-        LearnedSteps { costs: self.costs(), fewest_requests: self.fewest }
+        let split_known = match self.most < self.fewest {
+            true => 1.0,
+            false => (SPLIT_RANGE * (self.most / self.fewest - 1.0)).max(2.0 - self.fewest).clamp(0.0, 1.0),
+        };
+        LearnedSteps { costs: self.costs(), split_known }
     }
 
     /// The costs as known now.
@@ -202,7 +209,7 @@ impl DecodeLearner {
         let start = &self.start;
         let parts = [start.base_s, start.per_request_s * requests, start.per_token_s * context_tokens];
         if self.slopes.learn(parts, seconds) {
-            self.fewest = self.fewest.min(requests);
+            (self.fewest, self.most) = (self.fewest.min(requests), self.most.max(requests));
         }
     }
 }
@@ -321,6 +328,21 @@ mod tests {
             let share = learned.step(requests, tokens) / real.step(requests, tokens);
             assert!((share - 1.0).abs() < 0.1, "{requests} {tokens}: {share}");
         }
-        assert!((1.0..20.0).contains(&learner.steps().fewest_requests));
+    }
+
+    #[test]
+    fn a_split_is_known_once_numbers_of_requests_have_differed_or_one_was_alone() {
+        let known_after = |all: &[f64]| {
+            let mut learner = DecodeLearner::new(DecodeCosts::default());
+            all.iter().for_each(|requests| learner.learn(*requests, requests * 1e3, 0.03));
+            learner.steps().split_known
+        };
+        assert_eq!(known_after(&[]), 1.0, "start values are as good as any");
+        assert_eq!(known_after(&[20.0; 50]), 0.0);
+        assert!((known_after(&[20.0, 25.0]) - 0.5).abs() < 1e-9);
+        // The order is of no matter, nor are those that came since.
+        assert_eq!(known_after(&[20.0, 30.0]), 1.0);
+        assert_eq!(known_after(&[30.0, 20.0, 25.0, 25.0]), 1.0);
+        assert_eq!((known_after(&[1.0]), known_after(&[4.0])), (1.0, 0.0));
     }
 }

@@ -12,8 +12,8 @@
 //! as many as keep its steps within a target, its KV in memory, and its own limit of requests. A
 //! step of one stream alone is the same on any number of decoders: a target near that or below it
 //! is raised to [`LONE_STEPS`] of it. How long it is can't be told from steps of one number of
-//! streams alone; where these take longer than the target, each stream is then taken to add as
-//! much.
+//! streams alone: then the target stays, and where they are longer than it each stream is taken to
+//! add as much.
 
 use super::decode::FULL;
 use super::job::Seconds;
@@ -175,7 +175,7 @@ impl DecodeLoad {
         let mut load = DecodeLoad::default();
         for place in places.iter().filter(|place| place.streams > 0.0) {
             for line in StepLine::likely(steps, place.streams, context_tokens, per_token_s) {
-                let most = place.most_streams(&line, context_tokens, per_token_s);
+                let most = place.most_streams(&line, context_tokens);
                 let part = line.share * place.streams / most;
                 // With fewer streams in it a step is shorter, and each stream is over sooner: so
                 // many on this place are more of them on fewer places.
@@ -196,37 +196,41 @@ struct StepLine {
     lone_s: Seconds,
     /// Seconds that each further stream adds.
     each_s: Seconds,
+    /// Longest step that is to be.
+    target_s: Seconds,
     /// Share of the belief that this is the line.
     share: f64,
 }
 
 impl StepLine {
-    /// Lines that steps with so many streams of this mean context may be on: the learned one, or
-    /// the start values; and where steps are longer than the target, and neither half of these
-    /// streams nor a single one were ever seen, one by which each stream adds as much as the first.
+    /// Lines that steps with so many streams of this mean context may be on: the learned one, as
+    /// far as its split is known. As far as it is not, nobody knows of a step alone that it is too
+    /// long: the target stays, and where steps are longer than it each stream is taken to add as
+    /// much as the first. Either is a load of one where they are as long as the target.
     fn likely(
         steps: &LearnedSteps,
         streams: f64,
         context_tokens: f64,
         per_token_s: Seconds,
     ) -> [StepLine; 2] {
-        let LearnedSteps { costs, fewest_requests: fewest } = steps;
+        let LearnedSteps { costs, split_known } = steps;
         let each_s = costs.per_request_s + costs.per_token_s * context_tokens;
-        let step_s = costs.base_s + each_s * streams;
-        let is_guess = step_s > per_token_s && fewest.is_finite();
-        let known = if is_guess { (streams / fewest - 1.0).max(2.0 - fewest) } else { 1.0 };
-        let known = known.clamp(0.0, 1.0);
-        let learned = StepLine { lone_s: costs.base_s + each_s, each_s, share: known };
+        let (lone_s, step_s) = (costs.base_s + each_s, costs.base_s + each_s * streams);
+        let target_s = per_token_s.max(LONE_STEPS * lone_s);
+        let learned = StepLine { lone_s, each_s, target_s, share: *split_known };
+        let guess = StepLine { target_s: per_token_s, share: 1.0 - split_known, ..learned };
+        if step_s <= per_token_s {
+            return [learned, guess];
+        }
         let each_s = step_s / streams.max(1.0);
-        [learned, StepLine { lone_s: each_s, each_s, share: 1.0 - known }]
+        [learned, StepLine { lone_s: each_s, each_s, ..guess }]
     }
 }
 
 impl DecodePlace {
     /// Streams of this mean context that it bears, one at least.
-    fn most_streams(&self, line: &StepLine, context_tokens: f64, per_token_s: Seconds) -> f64 {
-        let target_s = per_token_s.max(LONE_STEPS * line.lone_s);
-        let in_time = 1.0 + (target_s - line.lone_s) / line.each_s.max(LEAST_S);
+    fn most_streams(&self, line: &StepLine, context_tokens: f64) -> f64 {
+        let in_time = 1.0 + (line.target_s - line.lone_s) / line.each_s.max(LEAST_S);
         let in_memory = match self.kv_capacity_tokens > 0.0 && context_tokens > 0.0 {
             true => FULL * self.kv_capacity_tokens / context_tokens,
             false => f64::INFINITY,
