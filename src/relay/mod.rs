@@ -54,7 +54,7 @@ pub mod request_ids;
 pub mod response_owners;
 pub mod resume;
 pub mod reusable_kv;
-mod sequence;
+pub mod sequence;
 pub mod settings;
 pub mod shed;
 mod shown;

@@ -8,11 +8,11 @@ use crate::codec::sse;
 
 /// The last events of a stream that went out; read only if the stream breaks.
 #[derive(Debug, Default)]
-pub(super) struct LastEvents(Bytes);
+pub struct LastEvents(Bytes);
 
 impl LastEvents {
     /// Keeps `events`, which are whole, in place of the events before them.
-    pub(super) fn keep(&mut self, events: &Bytes) {
+    pub fn keep(&mut self, events: &Bytes) {
         // Comments alone have no number.
         if !events.is_empty() && !events.starts_with(b":") {
             self.0 = events.clone();
@@ -20,7 +20,7 @@ impl LastEvents {
     }
 
     /// The `sequence_number` of the event to come: one more than the last one's, or 0.
-    pub(super) fn next_number(&self) -> u64 {
+    pub fn next_number(&self) -> u64 {
         let numbers = sse::frames(&self.0).filter_map(|event| {
             let data = Bytes::copy_from_slice(&event.data());
             Object::scan(data, ScanLimits::default()).ok()?.get("sequence_number")?.as_u64()

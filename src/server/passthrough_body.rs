@@ -93,11 +93,11 @@ impl PassthroughBody {
         }
     }
 
-    /// The gateway's own end. A stream of events ends with one that says so; what else has begun
-    /// breaks off.
+    /// The gateway's own end. A stream of events ends with one that says so, where it can; what
+    /// else has begun breaks off.
     fn cut(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         self.is_cut = true;
-        let told = self.end.as_mut().map(|end| end.broken_by(&shutdown()));
+        let told = self.end.as_mut().and_then(|end| end.broken_by(&shutdown()));
         Poll::Ready(Some(told.map(Frame::data).ok_or(Cut::Shutdown)))
     }
 

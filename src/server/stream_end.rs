@@ -2,11 +2,12 @@
 //! last event holds neither a client nor a place.
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, header};
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
 use crate::error::Error;
+use crate::relay::sequence::LastEvents;
 use crate::server::reply;
 use crate::util::media_type::is_event_stream;
 
@@ -21,6 +22,10 @@ pub(super) struct StreamEnd {
     framer: Framer,
     /// The last event has begun.
     ending: bool,
+    /// An event of ours may follow: neither a length nor a coding is in the way.
+    may_add: bool,
+    /// Kept of `/v1/responses` alone, whose events are numbered.
+    last_events: LastEvents,
 }
 
 impl StreamEnd {
@@ -32,15 +37,22 @@ impl StreamEnd {
             None if path.starts_with(Api::Responses.path()) => Api::Responses,
             None => Api::Chat,
         };
-        is_event_stream(headers).then(|| StreamEnd { api, framer: Framer::new(EVENT_BYTES), ending: false })
+        let is_fixed = |name: HeaderName| headers.contains_key(name);
+        is_event_stream(headers).then(|| StreamEnd {
+            api,
+            framer: Framer::new(EVENT_BYTES),
+            ending: false,
+            may_add: !is_fixed(header::CONTENT_LENGTH) && !is_fixed(header::CONTENT_ENCODING),
+            last_events: LastEvents::default(),
+        })
     }
 
-    /// Event that ends the stream with this error, also in the middle of an event of the engine's.
-    pub(super) fn broken_by(&mut self, error: &Error) -> Bytes {
-        let event = self.api.error_event(error, 0);
+    /// Event that ends the stream with this error. None where it can't be said: in the middle of an
+    /// event, which a client would then take for a whole one, or behind an answer of fixed length.
+    pub(super) fn broken_by(&mut self, error: &Error) -> Option<Bytes> {
         let is_within_event = self.framer.mid_frame() || self.framer.finish().is_some();
-        let before = if is_within_event { "\n\n" } else { "" };
-        format!("{before}{event}").into()
+        let may_add = self.may_add && !is_within_event;
+        may_add.then(|| self.api.error_event(error, self.last_events.next_number()).into())
     }
 
     /// Looks at a piece that goes out. True once the last event is complete: `[DONE]`, or that of a
@@ -49,6 +61,9 @@ impl StreamEnd {
         if let Some(events) = self.framer.push(piece.clone()) {
             let ends = |name| Api::Responses.ends_with_event(name);
             self.ending |= sse::frames(&events).any(|event| event.event().is_some_and(ends));
+            if self.api == Api::Responses {
+                self.last_events.keep(&events);
+            }
         }
         self.framer.ended() || self.ending && !self.framer.mid_frame()
     }
@@ -56,7 +71,7 @@ impl StreamEnd {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, header};
+    use http::HeaderValue;
 
     use super::*;
     use crate::error::Kind;
@@ -99,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_an_event_of_its_own_and_of_the_api() {
+    fn error_is_an_event_of_the_api_and_of_its_own() {
         let error = Error::new(Kind::Shutdown, "it ends");
         for (path, opening) in [
             ("/v1/responses/resp_1", "event: error\ndata: {"),
@@ -107,10 +122,18 @@ mod tests {
             ("/v1/audio/transcriptions", "data: {\"error\""),
         ] {
             let mut end = StreamEnd::of(&headers("text/event-stream"), path).unwrap();
-            assert!(end.broken_by(&error).starts_with(opening.as_bytes()), "{path}");
-            assert!(!end.passes(&Bytes::from_static(b"data: {\"half")));
-            let told = end.broken_by(&error);
-            assert!(told.starts_with(b"\n\n") && told[2..].starts_with(opening.as_bytes()), "{path}");
+            assert!(end.broken_by(&error).unwrap().starts_with(opening.as_bytes()), "{path}");
+            end.passes(&Bytes::from_static(b"data: {\"sequence_number\":41}\n\ndata: {\"half"));
+            assert_eq!(end.broken_by(&error), None, "{path}: a client would read half an event");
+        }
+        let mut end = StreamEnd::of(&headers("text/event-stream"), "/v1/responses/resp_1").unwrap();
+        end.passes(&Bytes::from_static(b"data: {\"sequence_number\":41}\n\n"));
+        let event = end.broken_by(&error).unwrap();
+        assert!(String::from_utf8_lossy(&event).contains("\"sequence_number\":42"), "{event:?}");
+        for (name, value) in [(header::CONTENT_LENGTH, "5000"), (header::CONTENT_ENCODING, "gzip")] {
+            let mut fixed = headers("text/event-stream");
+            fixed.insert(name, HeaderValue::from_static(value));
+            assert_eq!(StreamEnd::of(&fixed, "/").unwrap().broken_by(&error), None);
         }
     }
 }

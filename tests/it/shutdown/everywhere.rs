@@ -92,6 +92,9 @@ const WHOLE: [Case; 4] = [
     Case { is_half: true, ..post("half-order", "/instances/remove", r#"{"type":"#) },
 ];
 
+/// A stream in the middle of an event, which a client would take for a whole one if another came.
+const BROKEN: Case = post("broken", "/v1/new/half", r#"{"model":"m"}"#);
+
 /// Waits until its engine has drained.
 const ORDER: Case = post("order", "/sleep?drain_ms=600000&role=decode", "");
 
@@ -102,10 +105,12 @@ fn silent(asked: &Asked) -> Vec<u8> {
         return b"HTTP/1.1 200 OK\r\nx-why: no content-length\r\n".to_vec();
     }
     let event = match asked.path() {
-        "/v1/responses/resp_1" => "event: response.created\ndata: {\"type\":\"response.created\"}\n\n",
+        "/v1/responses/resp_1" => {
+            "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":7}\n\n"
+        }
         "/v1/completions" => "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n",
-        // Half of an event is out: what follows must not become a part of it.
-        "/v1/new/x" => "data: {\"id\":1}\n\ndata: {\"id\"",
+        "/v1/new/x" => "data: {\"id\":1}\n\n",
+        "/v1/new/half" => "data: {\"id\":1}\n\ndata: {\"id\"",
         _ => "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n",
     };
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nx-why: no content-length\r\n\r\n";
@@ -222,7 +227,7 @@ async fn all_are_told(over: Version, ending: Ending) {
     let mut process = Process::start(&flags, &[]);
     let to = process.address();
     let mut told = JoinSet::new();
-    for case in STREAMS.iter().chain(&WHOLE) {
+    for case in STREAMS.iter().chain(&WHOLE).chain([&BROKEN]) {
         told.spawn(async move { (case.name, ask(to, case, over).await) });
     }
     let asked = || [prefiller.seen(), decoder.seen()].concat();
@@ -230,6 +235,7 @@ async fn all_are_told(over: Version, ending: Ending) {
     let has = |all: &[Asked], path: &str| all.iter().filter(|it| it.path() == path).count();
     let wanted = [
         ("/v1/new/x", 1),
+        ("/v1/new/half", 1),
         ("/v1/responses/resp_1", 1),
         ("/v1/embeddings", 1),
         ("/v1/completions", 4),
@@ -246,15 +252,23 @@ async fn all_are_told(over: Version, ending: Ending) {
         process.signal("TERM");
     }
     let told = told.join_all().await;
-    assert_eq!(told.len(), STREAMS.len() + WHOLE.len() + 1);
+    assert_eq!(told.len(), STREAMS.len() + WHOLE.len() + 2);
     for (name, told) in &told {
         match STREAMS.iter().any(|case| case.name == *name) {
             true => assert_stream_told(&format!("{name} {over:?} {ending:?}"), told),
+            false if *name == BROKEN.name => {
+                assert!(
+                    told.status == 200 && !told.is_complete && told.text.ends_with("{\"id\""),
+                    "{told:?}"
+                );
+            }
             false => assert_refused(name, told, ending),
         }
+        let follows = told.text.contains("\"sequence_number\":8");
+        assert_eq!(follows, *name == "stored", "the engine's event was the seventh: {told:?}");
     }
     assert_eq!(process.ended().code(), Some(0));
-    for case in STREAMS.iter().chain(&WHOLE[..3]) {
+    for case in STREAMS.iter().chain(&WHOLE[..3]).chain([&BROKEN]) {
         let line = process.hear(&format!("request id={}", case.name));
         assert!(line.contains("WARN") && line.contains("shutdown"), "{line}");
     }
