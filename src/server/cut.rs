@@ -8,8 +8,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::obs::Meters;
 
-/// Waits for `answer`; `None` once the gateway cuts all requests. Whoever polls it is woken by that
-/// ([`CutWaker`], and over HTTP/1.1 the connection).
+/// Waits for `answer`; `None` once the gateway cuts all requests. Its task is woken by that: over
+/// HTTP/2 by a [`CutWaker`], over HTTP/1.1 by the connection.
 pub(super) fn unless_cut<'a, F: Future>(
     meters: &'a Meters,
     mut answer: Pin<&'a mut F>,
