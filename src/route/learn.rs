@@ -18,7 +18,7 @@ const RANGE: f64 = 100.0;
 const FORGETTING: f64 = 0.99;
 /// Doubt of the start values, as a variance of their shares.
 const DOUBT: f64 = 4.0;
-/// By 1 / this more requests than the fewest a step shows what each adds.
+/// Belief in a split, by the share that the most requests of a step are more than the fewest.
 const SPLIT_RANGE: f64 = 2.0;
 /// Variance of an observation's share of its prediction.
 const NOISE: f64 = 0.04;

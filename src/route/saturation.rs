@@ -204,9 +204,9 @@ struct StepLine {
 
 impl StepLine {
     /// Lines that steps with so many streams of this mean context may be on: the learned one, as
-    /// far as its split is known. As far as it is not, nobody knows of a step alone that it is too
-    /// long: the target stays, and where steps are longer than it each stream is taken to add as
-    /// much as the first. Either is a load of one where they are as long as the target.
+    /// far as its split is known. As far as it is not, it is not known either that a step alone is
+    /// too long: the target stays, and where steps are longer than it each stream is taken to add
+    /// as much as the first. Where steps are as long as the target, either line is a load of one.
     fn likely(
         steps: &LearnedSteps,
         streams: f64,
