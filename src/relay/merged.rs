@@ -2,7 +2,6 @@
 //! has an event is next.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ use crate::dialect::Api;
 use crate::dialect::batch::Merge;
 use crate::dialect::fault;
 use crate::error::{Error, Kind};
-use crate::obs::Meters;
 use crate::relay::account::Ledger;
 use crate::relay::shutdown;
 use crate::relay::stream::{self, Cut, Stream};
@@ -30,7 +28,6 @@ pub struct Merged {
     http2: bool,
     /// `None` once it has broken off.
     ledger: Option<Ledger>,
-    meters: Arc<Meters>,
     tell: Duration,
 }
 
@@ -67,15 +64,19 @@ impl Merged {
         let merge = Merge::new(parts.len(), choices);
         let part = |(at, stream)| Part { at, stream, over: false };
         let parts = parts.into_iter().enumerate().map(part).collect();
-        let meters = ledger.meters().clone();
-        Merged { parts, merge, state: State::Running, http2, ledger: Some(ledger), meters, tell }
+        Merged { parts, merge, state: State::Running, http2, ledger: Some(ledger), tell }
+    }
+
+    /// True once the gateway cuts all requests, this one included.
+    fn is_cut(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.meters().cuts())
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> Polled {
         loop {
             // Parts that nothing has woken don't see by themselves that all is cut.
             let polled = match self.parts.poll_next_unpin(cx) {
-                Poll::Pending if self.meters.cuts() && !self.merge.ended() => {
+                Poll::Pending if self.is_cut() && !self.merge.ended() => {
                     return self.break_off(&shutdown());
                 }
                 polled => ready!(polled),

@@ -42,7 +42,7 @@ pub(super) async fn serve(
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
     let (arrived, api) = (openai::arrived(&request), reply::api_at(request.uri().path()));
-    let path = request.uri().path().to_owned();
+    let stream_api = reply::stream_api_at(request.uri().path());
     let mut account = PassthroughAccount::open(gateway.meters.clone(), id.clone(), arrived, caller.clone());
     account.traced(gateway.span(&request, &id, arrived));
     let routed = RoutedRequest { kind, passage, request, arrived };
@@ -50,7 +50,7 @@ pub(super) async fn serve(
     let mut response = match answered.unwrap_or_else(|| Err(shutdown())) {
         Ok(FleetAnswer { answer, reservation, chosen, until }) => {
             account.answers(answer.status());
-            let end = StreamEnd::of(answer.headers(), &path);
+            let end = StreamEnd::of(answer.headers(), stream_api);
             answer.map(|body| {
                 let ChosenFleet { fleet, alias, .. } = chosen;
                 let silence = IdleTimeout::new(fleet.relay.settings.now().gap, until);

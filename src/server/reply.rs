@@ -81,6 +81,12 @@ pub fn api_at(path: &str) -> Option<Api> {
     path.starts_with("/v1/messages").then_some(Api::Messages)
 }
 
+/// The API whose error events clients of a path know.
+pub fn stream_api_at(path: &str) -> Api {
+    let responses = path.starts_with(Api::Responses.path()).then_some(Api::Responses);
+    api_at(path).or(responses).unwrap_or(Api::Chat)
+}
+
 /// The header in which Anthropic's clients look for the request's id.
 const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 

@@ -8,7 +8,6 @@ use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
 use crate::error::Error;
 use crate::relay::sequence::LastEvents;
-use crate::server::reply;
 use crate::util::media_type::is_event_stream;
 
 /// Most bytes of an incomplete event that are kept to be looked into.
@@ -29,14 +28,8 @@ pub(super) struct StreamEnd {
 }
 
 impl StreamEnd {
-    /// Watch over an answer with this head, at the path of a request; `None` where it is no stream
-    /// of events.
-    pub(super) fn of(headers: &HeaderMap, path: &str) -> Option<StreamEnd> {
-        let api = match reply::api_at(path) {
-            Some(api) => api,
-            None if path.starts_with(Api::Responses.path()) => Api::Responses,
-            None => Api::Chat,
-        };
+    /// Watch over an answer with this head; `None` where it is no stream of events.
+    pub(super) fn of(headers: &HeaderMap, api: Api) -> Option<StreamEnd> {
         let is_fixed = |name: HeaderName| headers.contains_key(name);
         is_event_stream(headers).then(|| StreamEnd {
             api,
@@ -75,6 +68,7 @@ mod tests {
 
     use super::*;
     use crate::error::Kind;
+    use crate::server::reply;
 
     fn headers(kind: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))])
@@ -92,7 +86,7 @@ mod tests {
         ] {
             for size in [1, 7, 4_096, text.len()] {
                 let mut end =
-                    StreamEnd::of(&headers("text/event-stream; charset=utf-8"), "/v1/responses/r").unwrap();
+                    StreamEnd::of(&headers("text/event-stream; charset=utf-8"), Api::Responses).unwrap();
                 let pieces = text.as_bytes().chunks(size);
                 let seen: Vec<bool> = pieces.map(|it| end.passes(&Bytes::copy_from_slice(it))).collect();
                 let (last, before) = seen.split_last().unwrap();
@@ -106,10 +100,10 @@ mod tests {
 
     #[test]
     fn other_answers_have_no_last_event() {
-        assert!(StreamEnd::of(&headers("application/json"), "/").is_none());
-        assert!(StreamEnd::of(&headers("text"), "/").is_none());
-        assert!(StreamEnd::of(&HeaderMap::new(), "/").is_none());
-        let mut end = StreamEnd::of(&headers("Text/Event-Stream"), "/").unwrap();
+        assert!(StreamEnd::of(&headers("application/json"), Api::Chat).is_none());
+        assert!(StreamEnd::of(&headers("text"), Api::Chat).is_none());
+        assert!(StreamEnd::of(&HeaderMap::new(), Api::Chat).is_none());
+        let mut end = StreamEnd::of(&headers("Text/Event-Stream"), Api::Chat).unwrap();
         assert!(!end.passes(&Bytes::from_static(b"data: it says [DONE]\n\n: data: [DONE]\n\n")));
     }
 
@@ -121,19 +115,19 @@ mod tests {
             ("/v1/messages/x", "event: error\ndata: {"),
             ("/v1/audio/transcriptions", "data: {\"error\""),
         ] {
-            let mut end = StreamEnd::of(&headers("text/event-stream"), path).unwrap();
+            let mut end = StreamEnd::of(&headers("text/event-stream"), reply::stream_api_at(path)).unwrap();
             assert!(end.broken_by(&error).unwrap().starts_with(opening.as_bytes()), "{path}");
             end.passes(&Bytes::from_static(b"data: {\"sequence_number\":41}\n\ndata: {\"half"));
             assert_eq!(end.broken_by(&error), None, "{path}: a client would read half an event");
         }
-        let mut end = StreamEnd::of(&headers("text/event-stream"), "/v1/responses/resp_1").unwrap();
+        let mut end = StreamEnd::of(&headers("text/event-stream"), Api::Responses).unwrap();
         end.passes(&Bytes::from_static(b"data: {\"sequence_number\":41}\n\n"));
         let event = end.broken_by(&error).unwrap();
         assert!(String::from_utf8_lossy(&event).contains("\"sequence_number\":42"), "{event:?}");
         for (name, value) in [(header::CONTENT_LENGTH, "5000"), (header::CONTENT_ENCODING, "gzip")] {
             let mut fixed = headers("text/event-stream");
             fixed.insert(name, HeaderValue::from_static(value));
-            assert_eq!(StreamEnd::of(&fixed, "/").unwrap().broken_by(&error), None);
+            assert_eq!(StreamEnd::of(&fixed, Api::Chat).unwrap().broken_by(&error), None);
         }
     }
 }

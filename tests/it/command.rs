@@ -19,6 +19,8 @@ use crate::common::time::{eventually, eventually_blocking};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pd-proxy");
 /// Nothing here takes longer, unless something hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Lines of the program that are shown of a test that has failed.
+const LAST_WORDS: usize = 30;
 const STREAM: &str =
     r#"{"model":"sim","messages":[{"role":"user","content":"Tell me."}],"max_tokens":60,"stream":true}"#;
 
@@ -88,6 +90,27 @@ impl Process {
         self.said.iter().filter(|line| line.contains(text)).count()
     }
 
+    /// Sends eight prompts, by their numbers, and eight more whenever the program has been silent
+    /// for a while, until `text` was said so many times: the gateway may leave prompts out that it
+    /// learns from. Returns how many were sent.
+    pub async fn prompted(&mut self, text: &str, times: usize, mut send: impl AsyncFnMut(usize)) -> usize {
+        /// Looks of five milliseconds each, longer than any lookup of a stored prompt takes.
+        const SILENCE: usize = 800;
+        let (mut looks, mut sent) = (0, 0);
+        eventually(format!("{times} times {text:?}"), async || {
+            if looks % SILENCE == 0 {
+                for _ in 0..8 {
+                    send(sent).await;
+                    sent += 1;
+                }
+            }
+            looks += 1;
+            self.said(text) >= times
+        })
+        .await;
+        sent
+    }
+
     /// The address behind the next `http://`.
     pub fn address(&mut self) -> SocketAddr {
         let line = self.wait_for("http://");
@@ -120,6 +143,11 @@ impl Drop for Process {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            self.said("");
+            let from = self.said.len().saturating_sub(LAST_WORDS);
+            println!("the last that pd-proxy said:\n{}", self.said[from..].join("\n"));
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use crate::common::time::eventually;
 use crate::surface::samples;
 
 const BLOCK: usize = 16;
+/// The end of the line that tells of wrong names.
+const NOTHING_FOUND: &str = "KV events: nothing that prefillers stored is found by its names";
 
 struct Setup {
     process: Process,
@@ -182,7 +184,7 @@ impl Setup {
         let body = json!({"model": "sim", "prompt": prompt(), "max_tokens": 2}).to_string();
         let raw = client::send(self.gateway, &post("/v1/completions", &body)).await;
         assert_eq!(raw.status, 200, "{}", raw.text());
-        let line = self.process.wait_for("held_tokens=");
+        let line = self.process.hear(&format!("request id={} ", raw.header("x-request-id").unwrap()));
         assert!(fields.iter().all(|field| line.contains(field)), "{fields:?} in {line}");
     }
 
@@ -329,14 +331,16 @@ async fn blocks_that_are_never_ours_are_warned_of() {
     setup.is_heard(0).await;
     setup.publishers[0].publish(stores(&[11, 12, 13])).await;
     setup.holds(0, 3.0).await;
-    for first in 0..8 {
+    let gateway = setup.gateway;
+    let ask_one = async |number: usize| {
         let mut tokens = prompt();
-        tokens[0] = 90_000 + first;
+        tokens[0] = 90_000 + u32::try_from(number).unwrap();
         let body = json!({"model": "sim", "prompt": tokens, "max_tokens": 2}).to_string();
-        let raw = client::send(setup.gateway, &post("/v1/completions", &body)).await;
+        let raw = client::send(gateway, &post("/v1/completions", &body)).await;
         assert_eq!(raw.status, 200, "{}", raw.text());
-    }
-    let line = setup.process.wait_for("KV events: nothing that prefillers stored is found by its names");
+    };
+    setup.process.prompted(NOTHING_FOUND, 1, ask_one).await;
+    let line = setup.process.hear(NOTHING_FOUND);
     assert!(line.contains("WARN") && line.contains("hash.seed"), "{line}");
     let all = samples(&client::send(setup.gateway, &get("/metrics")).await.text());
     assert_eq!(all["pd_proxy_block_names_unfound{source=\"events\"}"], 1.0);

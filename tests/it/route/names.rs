@@ -16,6 +16,9 @@ use crate::surface::samples;
 /// The end of the line that tells of wrong names.
 const WRONG: &str = "nothing that prefillers stored is found by its names";
 
+/// The end of the line that tells of a stored prompt's lookup.
+const LOOKED_UP: &str = "was looked up again";
+
 /// A gateway of its own, its engines, and their pool.
 struct Fleet {
     process: Process,
@@ -60,11 +63,6 @@ impl Fleet {
         self.sample("pd_proxy_block_names_unfound{source=\"pool\"}").await
     }
 
-    /// Waits until so many more prompts have been looked up again.
-    fn looks_again(&mut self, prompts: usize) {
-        (0..prompts).for_each(|_| drop(self.process.wait_for("was looked up again")));
-    }
-
     async fn end(self) {
         for engine in self.engines {
             engine.stop().await;
@@ -74,19 +72,19 @@ impl Fleet {
 
 async fn is_found_out(root: Option<&str>, sets: &[&str], words: &[&str]) {
     let mut fleet = Fleet::new(root, 4096, sets).await;
-    for conversation in 0..8 {
-        ask(fleet.gateway, &chat(conversation, 1, 160)).await;
-    }
-    let line = fleet.process.wait_for(WRONG);
+    let gateway = fleet.gateway;
+    let ask_one = async |conversation| drop(ask(gateway, &chat(conversation, 1, 160)).await);
+    let sent = fleet.process.prompted(WRONG, 1, ask_one).await;
+    let line = fleet.process.hear(WRONG);
     assert!(words.iter().all(|word| line.contains(word)) && line.contains("WARN"), "{words:?} in {line}");
     eventually("it is shown", async || fleet.unfound().await == 1.0).await;
     assert_eq!(fleet.sample("pd_proxy_prediction_source_trusted{source=\"names\"}").await, 0.0);
     assert_eq!(client::send(fleet.gateway, &get("/readyz")).await.status, 200, "it serves as before");
-    let mut conversation = 20;
+    let mut conversation = sent;
     eventually("it looks again", async || {
         ask(fleet.gateway, &chat(conversation, 1, 160)).await;
         conversation += 1;
-        fleet.process.said("was looked up again") > 8
+        fleet.process.said(LOOKED_UP) > sent
     })
     .await;
     assert_eq!(fleet.process.said(WRONG), 1, "told once");
@@ -114,7 +112,7 @@ async fn right_names_are_never_warned_of() {
     for conversation in 0..12 {
         ask(fleet.gateway, &chat(conversation, 1, 160)).await;
     }
-    fleet.looks_again(1);
+    fleet.process.wait_for(LOOKED_UP);
     assert_eq!((fleet.unfound().await, fleet.process.said(WRONG)), (0.0, 0));
     fleet.end().await;
 }
@@ -122,13 +120,10 @@ async fn right_names_are_never_warned_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_that_keeps_nothing_says_nothing_of_names() {
     let mut fleet = Fleet::new(None, 0, &[]).await;
-    for conversation in 0..8 {
-        ask(fleet.gateway, &chat(conversation, 1, 160)).await;
-    }
-    fleet.looks_again(8);
-    // By then the eighth has been judged.
-    ask(fleet.gateway, &chat(8, 1, 160)).await;
-    fleet.looks_again(1);
+    let gateway = fleet.gateway;
+    let ask_one = async |conversation| drop(ask(gateway, &chat(conversation, 1, 160)).await);
+    // When the ninth is judged, the eighth has been.
+    fleet.process.prompted(LOOKED_UP, 9, ask_one).await;
     assert_eq!((fleet.unfound().await, fleet.process.said(WRONG)), (0.0, 0));
     fleet.end().await;
 }
@@ -138,7 +133,7 @@ async fn a_pool_with_room_for_one_block_says_nothing_of_names() {
     let mut fleet = Fleet::new(None, 1, &[]).await;
     // The last block of each prompt is there, and none of its first.
     ask(fleet.gateway, &chat(0, 1, 160)).await;
-    let line = fleet.process.wait_for("was looked up again");
+    let line = fleet.process.wait_for(LOOKED_UP);
     assert!(line.contains("pool=true"), "{line}");
     assert_eq!((fleet.unfound().await, fleet.process.said(WRONG)), (0.0, 0));
     fleet.end().await;
