@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::endpoint::Endpoint;
@@ -290,7 +291,7 @@ enum PoolContents {
 /// Compares the pool's keys with those that are asked for.
 async fn contents(finder: &Finder, in_part: bool) -> PoolContents {
     let naming = finder.prompts.naming();
-    let keys = naming.as_ref().and_then(|naming| naming.key_config.as_ref());
+    let keys = naming.and_then(|naming| naming.key_config.clone());
     let listed = match &finder.listing {
         Some(listing) => listing.sample().await,
         None => None,
@@ -301,9 +302,12 @@ async fn contents(finder: &Finder, in_part: bool) -> PoolContents {
     if listed.seen == 0 {
         return PoolContents::Empty;
     }
-    let words = judge(keys, &listed.keys, !listed.more).map(|judged| misfits(keys, &judged));
-    PoolContents::Keys(match words {
-        Ok(words) if !words.is_empty() => words.join("; "),
+    // Hundreds of foreign keys take a good part of a second, for which streams must not wait.
+    let work = spawn_blocking(move || {
+        judge(&keys, &listed.keys, !listed.more).map(|judged| misfits(&keys, &judged))
+    });
+    PoolContents::Keys(match work.await {
+        Ok(Ok(words)) if !words.is_empty() => words.join("; "),
         _ if in_part => KEYS_ALONE.to_owned(),
         _ => HASH_ALONE.to_owned(),
     })

@@ -135,7 +135,13 @@ impl<'k> Reader<'_, 'k> {
         let Some((field, form)) = self.pattern.fields.get(index).copied() else { return };
         let (least, most) = lengths(field, form, rest);
         self.steps += (most + 1).saturating_sub(least);
-        let mut lengths: Vec<usize> = (least..=most).rev().filter(|at| rest.is_char_boundary(*at)).collect();
+        let goes_on = |at: &usize| match (rest.get(*at..), after.first()) {
+            (None, _) => false,
+            (Some(left), Some(Item::Text(next))) => left.starts_with(next.as_str()),
+            (Some(_), Some(Item::Value(_))) => true,
+            (Some(left), None) => left.is_empty(),
+        };
+        let mut lengths: Vec<usize> = (least..=most).rev().filter(goes_on).collect();
         // Tries the lengths of expected texts first: a path that costs more than the best is not
         // looked into.
         if let Some(Expect::OneOf(texts)) = self.pattern.expect.get(index) {
@@ -143,12 +149,7 @@ impl<'k> Reader<'_, 'k> {
         }
         for at in lengths {
             let (text, left) = rest.split_at(at);
-            let goes_on = match after.first() {
-                Some(Item::Text(next)) => left.starts_with(next.as_str()),
-                Some(Item::Value(_)) => true,
-                None => left.is_empty(),
-            };
-            if goes_on && fits(field, text) {
+            if fits(field, text) {
                 let more = self.pattern.expect.get(index).map_or(0, |expect| price(expect, field, text));
                 self.path.push((index, text));
                 self.go(after, left, cost + more);
