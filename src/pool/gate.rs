@@ -93,6 +93,9 @@ struct Shared {
     forming: Arc<Semaphore>,
 }
 
+/// Questions in a row that are answered by errors before the log says so: a single one may be at
+/// fault itself.
+const REFUSALS_TOLD: u32 = 3;
 /// Room for questions is counted in these.
 const UNIT_BYTES: usize = 1 << 10;
 /// Most units: 4 TiB.
@@ -101,6 +104,8 @@ const MAX_UNITS: usize = u32::MAX as usize;
 #[derive(Default)]
 struct State {
     breaker: Breaker,
+    /// Questions in a row that were answered by an error.
+    refusals: u32,
     answers: HashMap<u128, (Instant, Presence)>,
     /// In the order they came, for letting go of them.
     order: VecDeque<(Instant, u128)>,
@@ -295,7 +300,7 @@ impl Shared {
             Err(_) => {
                 // Late answers serve the next who asks, but a pool that is always late only costs
                 // time.
-                judge.failed();
+                judge.failed("does not answer in time".to_owned());
                 let late = timeout_at(began + self.limits.exchange, coming).await;
                 late.map_err(|_| Verdict::TimedOut)?
             }
@@ -317,31 +322,45 @@ impl Judge<'_> {
     fn in_time(&mut self, answer: &Result<Presence, PoolError>) {
         match answer {
             // A pool that refuses is one that answers.
-            Ok(_) | Err(PoolError::Refused(_) | PoolError::Protocol(_) | PoolError::TooLarge(_)) => {
-                self.judged = true;
-                let change = lock(&self.shared.state).breaker.succeeded();
-                self.tell(change);
-            }
+            Ok(_) => self.answered(None),
+            Err(error @ (PoolError::Refused(_) | PoolError::Protocol(_))) => self.answered(Some(error)),
+            Err(PoolError::TooLarge(_)) => self.succeeded(),
             // A question that was not sent says nothing of the pool.
             Err(PoolError::Busy) => {}
-            Err(PoolError::Unreachable(_)) => self.failed(),
+            Err(error @ PoolError::Unreachable(_)) => self.failed(error.to_string()),
         }
     }
 
-    fn failed(&mut self) {
-        self.judged = true;
-        let change = lock(&self.shared.state).breaker.failed(self.shared.now_ms());
-        self.tell(change);
+    /// It has answered: by an error, or not. The first answer of another kind is told.
+    fn answered(&mut self, error: Option<&PoolError>) {
+        self.succeeded();
+        let (pool, mut state) = (self.shared.pool.name(), lock(&self.shared.state));
+        let before = state.refusals;
+        state.refusals = if error.is_some() { before.saturating_add(1) } else { 0 };
+        let refusals = state.refusals;
+        drop(state);
+        match error {
+            Some(error) if refusals == REFUSALS_TOLD => {
+                tracing::warn!(pool, "answers with errors, so that its blocks are not known: {error}");
+            }
+            None if before >= REFUSALS_TOLD => tracing::info!(pool, "answers without errors again"),
+            _ => {}
+        }
     }
 
-    fn tell(&self, change: Change) {
-        let pool = self.shared.pool.name();
-        match change {
-            Change::None => {}
-            Change::Opened(rest_ms) => {
-                tracing::warn!(pool, rest_ms, "does not answer in time; not asked for a while");
-            }
-            Change::Closed => tracing::info!(pool, "answers again"),
+    fn succeeded(&mut self) {
+        self.judged = true;
+        let change = lock(&self.shared.state).breaker.succeeded();
+        if change == Change::Closed {
+            tracing::info!(pool = self.shared.pool.name(), "answers again");
+        }
+    }
+
+    fn failed(&mut self, why: String) {
+        self.judged = true;
+        let change = lock(&self.shared.state).breaker.failed(self.shared.now_ms());
+        if let Change::Opened(rest_ms) = change {
+            tracing::warn!(pool = self.shared.pool.name(), rest_ms, "{why}; not asked for a while");
         }
     }
 }

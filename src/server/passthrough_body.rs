@@ -97,7 +97,10 @@ impl PassthroughBody {
     /// else has begun breaks off.
     fn cut(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         self.is_cut = true;
-        let told = self.end.as_mut().and_then(|end| end.broken_by(&shutdown()));
+        // What is left of a fixed length has no room for another event.
+        let is_fixed = self.body.size_hint().exact().is_some();
+        let end = self.end.as_mut().filter(|_| !is_fixed);
+        let told = end.and_then(|end| end.broken_by(&shutdown()));
         Poll::Ready(Some(told.map(Frame::data).ok_or(Cut::Shutdown)))
     }
 

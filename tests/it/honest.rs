@@ -232,7 +232,7 @@ async fn a_client_has_time_to_read_that_its_stream_broke() {
 
 #[tokio::test]
 async fn a_client_over_http2_learns_that_its_stream_broke() {
-    let stage = Stage::new().await;
+    let stage = Stage::set(Script::default().tried_at_once()).await;
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Full<bytes::Bytes>>();
     for _ in 0..20 {
         stage.decoders_fail(&Fault::once(FaultKind::CutAfterBytes { bytes: 900, how: ConnectionEnd::Reset }));

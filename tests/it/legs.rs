@@ -346,18 +346,18 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
 
 #[tokio::test]
 async fn a_handoff_that_is_too_old_is_not_used() {
-    let mut script = Script { engine: EngineSpec { lease_ms: 1_500, ..fast() }, ..Script::default() };
+    let mut script = Script { engine: EngineSpec { lease_ms: 10_000, ..fast() }, ..Script::default() };
     script.config.health.rest_ms = 1;
-    // Stale after 0.8 s.
-    script.config.engine.lease_ms = 1_000;
-    script.config.retry.delay_ms = 2_000.0;
-    script.config.retry.delay_max_ms = 2_000.0;
+    // Stale after 3.2 s, in which the second attempt has to be done.
+    script.config.engine.lease_ms = 4_000;
+    script.config.retry.delay_ms = 5_000.0;
+    script.config.retry.delay_max_ms = 5_000.0;
     let stage = Stage::set(script).await;
     // The first decoder refuses the connection: the hand-off is unused, but after the pause it is
     // past its lease.
     stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let healing = async {
-        // The second attempt is a second away, and more.
+        // The second attempt is seconds away.
         let failed = "pd_proxy_leg_failures_total{role=\"decode\",engine=\"";
         let failed = stage.decoders.iter().map(|decoder| format!("{failed}{}", decoder.addr()));
         let failed: Vec<String> = failed.collect();

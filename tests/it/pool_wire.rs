@@ -35,19 +35,36 @@ fn anywhere() -> SocketAddr {
 
 /// A gateway that asks a simulated master; answers are not kept.
 async fn setup() -> Setup {
+    let setup = setup_asking(PoolAddress::Master).await;
+    eventually("the master is connected", async || setup.master.connections() >= 2).await;
+    setup
+}
+
+/// Address that the gateway has for the pool.
+#[derive(Clone, Copy, Debug)]
+enum PoolAddress {
+    Master,
+    /// Another service's, by mistake.
+    Prefiller,
+}
+
+async fn setup_asking(at: PoolAddress) -> Setup {
     let master = Mooncake::start(MooncakeSpec::default(), anywhere()).await.unwrap();
     let model = model::directory(TEMPLATE);
     let tokenize = Some(model::tokenizing(TEMPLATE, TODAY, |_| ()));
     let prefill = EngineSpec { role: Role::Prefill, tokenize, ..fast() };
     let prefill = Engine::start(prefill, anywhere()).await.unwrap();
     let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, anywhere()).await.unwrap();
-    let address = format!("pool.addresses={}", master.addr());
+    let address = match at {
+        PoolAddress::Master => master.addr(),
+        PoolAddress::Prefiller => prefill.addr(),
+    };
+    let address = format!("pool.addresses={address}");
     let sets = ["prompt.tokens=local", "hash.seed=0", PRESET, "pool.kind=mooncake", &address];
     let sets = [&sets[..], &["pool.fresh_ms=0", "pool.deadline_ms=2000"]].concat();
     let mut flags = vec!["--model-path", model.path().to_str().unwrap()];
     flags.extend(sets.iter().flat_map(|setting| ["--set", setting]));
     let (process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
-    eventually("the master is connected", async || master.connections() >= 2).await;
     Setup { master, process, gateway, engines: [prefill, decode], model }
 }
 
@@ -138,5 +155,24 @@ async fn trouble_with_the_pool_fails_no_request_and_ends_by_itself() {
         setup.verdicts("answered").await > known
     })
     .await;
+    setup.end().await;
+}
+
+/// Operators give the master's HTTP port, or an engine's, and all goes on without the pool.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_is_no_pool_is_warned_of() {
+    const ERRORS: &str = "answers with errors, so that its blocks are not known";
+    let mut setup = setup_asking(PoolAddress::Prefiller).await;
+    eventually("it is warned of", async || {
+        setup.chat("Who?").await;
+        setup.process.said(ERRORS) > 0
+    })
+    .await;
+    assert!(setup.process.hear(ERRORS).contains("WARN"));
+    let refused = setup.verdicts("refused").await;
+    assert!(refused >= 3.0, "{refused}");
+    setup.chat("Who?").await;
+    assert!(setup.verdicts("refused").await > refused, "it may be right by now");
+    assert_eq!(setup.process.said(ERRORS), 1, "told once");
     setup.end().await;
 }

@@ -33,6 +33,11 @@ pub enum ListError {
     /// No engine at all: it is being written, most likely.
     #[error("lists no engine")]
     Empty,
+    /// A list of one role without an engine, as a template writes it that found none.
+    #[error(
+        "lists no engine in `{0}`: leave it out if its engines stay, or remove them by /instances/remove"
+    )]
+    EmptyRole(&'static str),
     /// More engines than there can be.
     #[error("lists {0} engines of one role, more than {MAX_ENGINES}")]
     TooMany(usize),
@@ -71,8 +76,14 @@ struct Tables {
 pub fn read(text: &str) -> Result<EngineLists, ListError> {
     let tables = tables(text)?;
     let listed = EngineLists { prefill: endpoints(tables.prefill)?, decode: endpoints(tables.decode)? };
-    let count = |list: &Option<Vec<Endpoint>>| list.as_ref().map_or(0, Vec::len);
-    if count(&listed.prefill) + count(&listed.decode) == 0 { Err(ListError::Empty) } else { Ok(listed) }
+    let lacks = |list: &Option<Vec<Endpoint>>| list.as_ref().is_none_or(Vec::is_empty);
+    let is_empty = |list: &Option<Vec<Endpoint>>| list.as_ref().is_some_and(Vec::is_empty);
+    match &listed {
+        EngineLists { prefill, decode } if lacks(prefill) && lacks(decode) => Err(ListError::Empty),
+        EngineLists { prefill, .. } if is_empty(prefill) => Err(ListError::EmptyRole("prefill")),
+        EngineLists { decode, .. } if is_empty(decode) => Err(ListError::EmptyRole("decode")),
+        _ => Ok(listed),
+    }
 }
 
 fn tables(text: &str) -> Result<Tables, ListError> {
@@ -164,6 +175,8 @@ mod tests {
             "\n# nobody\n",
             "{}",
             r#"{"prefill": [], "decode": []}"#,
+            r#"{"prefill": ["a:1"], "decode": []}"#,
+            "prefill = []\ndecode = [\"a:1\"]\n",
             r#"{"prefill": ["a:1"]"#,
             r#"{"prefill": ["a"]}"#,
             r#"{"prefil": ["a:1"]}"#,

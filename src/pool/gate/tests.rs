@@ -182,6 +182,18 @@ async fn a_pool_in_trouble_is_left_alone_and_found_again_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pool_that_answers_by_errors_is_asked_and_its_errors_in_a_row_are_counted() {
+    let (gate, pool) = gate(How::Refuses);
+    for next in 0..5 {
+        assert_eq!(timed(&gate, next).await.0, Verdict::Refused);
+        assert_eq!(lock(&gate.shared.state).refusals, next + 1);
+    }
+    *pool.how.lock().unwrap() = How::After(0);
+    assert_eq!(timed(&gate, 5).await.0, Verdict::Answered);
+    assert_eq!(lock(&gate.shared.state).refusals, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_panics_does_not_keep_the_pool_off_for_ever() {
     let (gate, pool) = gate(How::Unreachable);
     for n in 0..3 {
