@@ -91,6 +91,8 @@ impl Own {
         let digest = Digest::of(key.as_bytes());
         std::fs::write(&path, format!("[[key]]\nname = \"{key}\"\nsha256 = \"{digest}\"\n")).unwrap();
         script.config.auth.keys_file = Some(path.to_str().unwrap().to_owned());
+        // A prefill of a client that has left ends, however busy the machine is.
+        script.config.engine.abandon_grace_ms = 20_000;
         Own { stage: Stage::set(script).await, key, _file: file }
     }
 

@@ -38,7 +38,8 @@ async fn fleet_whose_list_of_engines_is_emptied_keeps_them() {
     let looks = |outcome: &str| {
         format!("pd_proxy_discovery_total{{source=\"file\",outcome=\"{outcome}\",fleet=\"found\"}}")
     };
-    for text in ["", "\n", "# nobody\n", "{}", &lines[..lines.len() - 4]] {
+    let no_decoder = format!("{{\"prefill\":[\"{prefill}\"],\"decode\":[]}}");
+    for text in ["", "\n", "# nobody\n", "{}", &no_decoder, &lines[..lines.len() - 4]] {
         let before = count(&fleets, &looks("failed")).await;
         replace(&list, text);
         eventually("it is looked at", async || count(&fleets, &looks("failed")).await > before).await;
@@ -46,13 +47,15 @@ async fn fleet_whose_list_of_engines_is_emptied_keeps_them() {
             assert_eq!(fleets.chat(model).await.status, 200, "{text:?}: {model}");
         }
     }
-    // A list without its decoder is one: that role is empty, and the others are well.
-    replace(&list, &format!("{{\"prefill\":[\"{prefill}\"],\"decode\":[]}}"));
+    // Without its decoder it serves nothing, and the others are well.
+    let removal = json!({"type": "decode", "instances": decode.to_string(), "fleet": "found"});
+    let removed = fleets.post("/instances/remove", &removal).await;
+    assert_eq!(removed.status, 200, "{}", removed.text());
     eventually("it has no decoder", async || fleets.chat("model-2").await.status == 503).await;
     let ready = fleets.get("/readyz").await;
     assert_eq!((ready.status, &ready.json()["fleets"]["found"]["ready"]), (200, &json!(false)));
     assert_eq!(fleets.chat("model-0").await.status, 200);
-    replace(&list, &lines);
+    assert_eq!(fleets.post("/instances/add", &removal).await.status, 200);
     eventually("it is back", async || fleets.chat("model-2").await.status == 200).await;
     fleets.end().await;
     found.prefiller.stop().await;
