@@ -321,39 +321,39 @@ impl Shared {
 impl Judge<'_> {
     fn in_time(&mut self, answer: &Result<Presence, PoolError>) {
         match answer {
+            Ok(_) => {
+                if self.succeeded(|_| 0) >= REFUSALS_TOLD {
+                    tracing::info!(pool = self.shared.pool.name(), "answers without errors again");
+                }
+            }
             // A pool that refuses is one that answers.
-            Ok(_) => self.answered(None),
-            Err(error @ (PoolError::Refused(_) | PoolError::Protocol(_))) => self.answered(Some(error)),
-            Err(PoolError::TooLarge(_)) => self.succeeded(),
+            Err(error @ (PoolError::Refused(_) | PoolError::Protocol(_))) => {
+                if self.succeeded(|refusals| refusals.saturating_add(1)) == REFUSALS_TOLD - 1 {
+                    let pool = self.shared.pool.name();
+                    tracing::warn!(pool, "answers with errors, so that its blocks are not known: {error}");
+                }
+            }
+            Err(PoolError::TooLarge(_)) => {
+                self.succeeded(|refusals| refusals);
+            }
             // A question that was not sent says nothing of the pool.
             Err(PoolError::Busy) => {}
             Err(error @ PoolError::Unreachable(_)) => self.failed(error.to_string()),
         }
     }
 
-    /// It has answered: by an error, or not. The first answer of another kind is told.
-    fn answered(&mut self, error: Option<&PoolError>) {
-        self.succeeded();
-        let (pool, mut state) = (self.shared.pool.name(), lock(&self.shared.state));
-        let before = state.refusals;
-        state.refusals = if error.is_some() { before.saturating_add(1) } else { 0 };
-        let refusals = state.refusals;
-        drop(state);
-        match error {
-            Some(error) if refusals == REFUSALS_TOLD => {
-                tracing::warn!(pool, "answers with errors, so that its blocks are not known: {error}");
-            }
-            None if before >= REFUSALS_TOLD => tracing::info!(pool, "answers without errors again"),
-            _ => {}
-        }
-    }
-
-    fn succeeded(&mut self) {
+    /// It has answered in time. `count` makes the new number of refusals in a row of the number
+    /// before, which is returned.
+    fn succeeded(&mut self, count: impl FnOnce(u32) -> u32) -> u32 {
         self.judged = true;
-        let change = lock(&self.shared.state).breaker.succeeded();
+        let mut state = lock(&self.shared.state);
+        let (change, before) = (state.breaker.succeeded(), state.refusals);
+        state.refusals = count(before);
+        drop(state);
         if change == Change::Closed {
             tracing::info!(pool = self.shared.pool.name(), "answers again");
         }
+        before
     }
 
     fn failed(&mut self, why: String) {

@@ -76,12 +76,10 @@ struct Tables {
 pub fn read(text: &str) -> Result<EngineLists, ListError> {
     let tables = tables(text)?;
     let listed = EngineLists { prefill: endpoints(tables.prefill)?, decode: endpoints(tables.decode)? };
-    let lacks = |list: &Option<Vec<Endpoint>>| list.as_ref().is_none_or(Vec::is_empty);
-    let is_empty = |list: &Option<Vec<Endpoint>>| list.as_ref().is_some_and(Vec::is_empty);
-    match &listed {
-        EngineLists { prefill, decode } if lacks(prefill) && lacks(decode) => Err(ListError::Empty),
-        EngineLists { prefill, .. } if is_empty(prefill) => Err(ListError::EmptyRole("prefill")),
-        EngineLists { decode, .. } if is_empty(decode) => Err(ListError::EmptyRole("decode")),
+    match (listed.prefill.as_deref(), listed.decode.as_deref()) {
+        (None | Some([]), None | Some([])) => Err(ListError::Empty),
+        (Some([]), _) => Err(ListError::EmptyRole("prefill")),
+        (_, Some([])) => Err(ListError::EmptyRole("decode")),
         _ => Ok(listed),
     }
 }
